@@ -79,7 +79,9 @@ fn queried_address(frame: &[u8], parsed: &Parsed) -> Option<Address> {
         Parsed::Ip(packet) if !packet.network.is_ipv4 => packet,
         Parsed::Ip(_) | Parsed::Other | Parsed::ManyTags => return None,
     };
-    let Upper::Other { protocol: PROTOCOL_ICMPV6, at, is_fragment: false } = packet.upper else { return None };
+    let Upper::Other { protocol: PROTOCOL_ICMPV6, at, is_fragment: false } = packet.upper else {
+        return None;
+    };
     let message: [u8; NEIGHBOUR_SOLICITATION_BYTES] = array(frame, at).ok()?;
     if message[0] != NEIGHBOUR_SOLICITATION {
         return None;

@@ -101,11 +101,13 @@ mod tests {
     #[test]
     fn a_window_equals_a_set_of_numbers() {
         // A linear congruential generator: small steps in both directions, sometimes a jump.
-        let (mut window, mut seen, mut highest, mut state) = (ReplayWindow::default(), [false; 40_000], 0, 7_u64);
+        let (mut window, mut seen, mut highest, mut state) =
+            (ReplayWindow::default(), [false; 40_000], 0, 7_u64);
         for _ in 0..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let step = state >> 33;
-            let sequence = (highest + step % 3 + if step % 50 == 0 { 90 } else { 0 }).saturating_sub(step / 64 % 80);
+            let sequence =
+                (highest + step % 3 + if step % 50 == 0 { 90 } else { 0 }).saturating_sub(step / 64 % 80);
             if sequence >= 40_000 {
                 break;
             }

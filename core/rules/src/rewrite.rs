@@ -77,7 +77,13 @@ pub(crate) fn turn_around(frame: &mut [u8], network: Network, udp: &Transport) {
 }
 
 /// Writes the ends of a UDP packet. The UDP checksum is not updated: see [`set_udp_checksum`].
-pub(crate) fn set_udp_ends(frame: &mut [u8], network: Network, udp: &Transport, from: Endpoint, to: Endpoint) {
+pub(crate) fn set_udp_ends(
+    frame: &mut [u8],
+    network: Network,
+    udp: &Transport,
+    from: Endpoint,
+    to: Endpoint,
+) {
     set_address(frame, network, End::Source, from.into(), None);
     set_address(frame, network, End::Target, to.into(), None);
     put(frame, udp.at, from.port().to_be_bytes());
@@ -90,10 +96,14 @@ pub(crate) fn set_udp_checksum(frame: &mut [u8], packet: &Packet, udp: &Transpor
     put(frame, udp.at + UDP_CHECKSUM_AT, [0, 0]);
     let at = packet.network.at;
     let pseudo = if packet.network.is_ipv4 {
-        let (Ok(source), Ok(target)) = (array::<4>(frame, at + 12), array::<4>(frame, at + 16)) else { return };
+        let (Ok(source), Ok(target)) = (array::<4>(frame, at + 12), array::<4>(frame, at + 16)) else {
+            return;
+        };
         pseudo_v4(source.into(), target.into(), PROTOCOL_UDP, bytes.into())
     } else {
-        let (Ok(source), Ok(target)) = (array::<16>(frame, at + 8), array::<16>(frame, at + 24)) else { return };
+        let (Ok(source), Ok(target)) = (array::<16>(frame, at + 8), array::<16>(frame, at + 24)) else {
+            return;
+        };
         pseudo_v6(source.into(), target.into(), PROTOCOL_UDP, bytes.into())
     };
     let Some(datagram) = frame.get(udp.at..udp.at + usize::from(bytes)) else { return };

@@ -40,8 +40,9 @@ pub(crate) struct Sender {
 impl Tables {
     /// `config` must have passed its check.
     pub(crate) fn new(config: Config, hash: &Keyed) -> Tables {
-        let Config { ports, stations, mut prefixes, own_addresses, control, daemon_key, servers, places, .. } =
-            config;
+        let Config {
+            ports, stations, mut prefixes, own_addresses, control, daemon_key, servers, places, ..
+        } = config;
         prefixes.sort_by_key(|prefix| (core::cmp::Reverse(prefix.length), prefix.address));
         let mut tables = Tables {
             ports: alloc::vec![None; PORTS_MAX],

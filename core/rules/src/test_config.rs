@@ -6,7 +6,9 @@ use core::net::SocketAddr;
 use spillway_auth::SwitchKey;
 use spillway_wire::packet::ethernet::Mac;
 
-use crate::config::{Config, OWNER_TIMEOUT_DEFAULT, Place, Port, PortId, Prefix, Server, ServiceId, Services, Station};
+use crate::config::{
+    Config, OWNER_TIMEOUT_DEFAULT, Place, Port, PortId, Prefix, Server, ServiceId, Services, Station,
+};
 use crate::{Address, Endpoint, ServerId};
 
 /// The service of [`service`] and [`service_v6`], whose original owner is server 1. Servers 1 to 4 may own it.
@@ -106,10 +108,8 @@ pub fn config() -> Config {
         mac: server_mac(id),
         port: port(id),
     });
-    let mut stations = vec![
-        Station { mac: client_mac(), port: port(0) },
-        Station { mac: router_mac(), port: port(5) },
-    ];
+    let mut stations =
+        vec![Station { mac: client_mac(), port: port(0) }, Station { mac: router_mac(), port: port(5) }];
     stations.extend((1..=4).map(|server| Station { mac: server_mac(server), port: port(server) }));
     let prefix = |at: &str, length, next_hop, number| Prefix {
         address: address(at),

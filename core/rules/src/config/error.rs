@@ -108,7 +108,12 @@ impl fmt::Display for ConfigError {
             }
             Error::TooManyPlaces(count) => write!(f, "{count} places; the switch supports {PLACES_MAX}"),
             Error::DaemonPort => {
-                write!(f, "port number {} is reserved for the daemon; use 0 to {}", PortId::DAEMON, PORTS_MAX - 2)
+                write!(
+                    f,
+                    "port number {} is reserved for the daemon; use 0 to {}",
+                    PortId::DAEMON,
+                    PORTS_MAX - 2
+                )
             }
             Error::PortTwice(port) => write!(f, "two ports have the number {port}"),
             Error::OwnerPortWithoutServers(port) => {
@@ -134,35 +139,54 @@ impl fmt::Display for ConfigError {
                 write!(f, "control endpoint {endpoint} is not at an own address of the switch's host")
             }
             Error::ControlPort(endpoint) => {
-                write!(f, "control endpoint {endpoint}: the port must not be 0, and the same for both endpoints")
+                write!(
+                    f,
+                    "control endpoint {endpoint}: the port must not be 0, and the same for both endpoints"
+                )
             }
             Error::DaemonServer => {
-                write!(f, "server id {} is reserved for the daemon; use 1 to {}", ServerId::DAEMON, SENDERS_MAX - 1)
+                write!(
+                    f,
+                    "server id {} is reserved for the daemon; use 1 to {}",
+                    ServerId::DAEMON,
+                    SENDERS_MAX - 1
+                )
             }
             Error::ServerTwice(server) => write!(f, "two servers have the id {server}"),
             Error::ServerMacTwice(one, other) => {
                 write!(f, "servers {one} and {other} have the same Ethernet address")
             }
             Error::KeyTwice(one, other) => {
-                write!(f, "servers {one} and {other} have the same key (id 0 is the daemon); create a key for each")
+                write!(
+                    f,
+                    "servers {one} and {other} have the same key (id 0 is the daemon); create a key for each"
+                )
             }
             Error::ServerPort(server, port) => {
                 write!(f, "server {server} is on port {port}, which is not configured as a port of servers")
             }
             Error::ServerStation(server, port) => {
-                write!(f, "the Ethernet address of server {server} is a station on port {port}, where the server is not")
+                write!(
+                    f,
+                    "the Ethernet address of server {server} is a station on port {port}, where the server is not"
+                )
             }
             Error::ServerFamily(server, address) => {
                 write!(f, "server {server}: no control endpoint has the address family of {address}")
             }
             Error::PlaceTwice(at) => write!(f, "{at} is listed twice"),
             Error::PlacePort(at) => write!(f, "{at}: the port must not be 0"),
-            Error::PlaceServer(at, server) => write!(f, "{at} names server {server}, which is not configured"),
+            Error::PlaceServer(at, server) => {
+                write!(f, "{at} names server {server}, which is not configured")
+            }
             Error::PlaceService(at, service) => {
                 write!(f, "{at} names the service endpoint {service}, which is not configured")
             }
             Error::PlaceDiffers(at, service) => {
-                write!(f, "{at} must have the service number and the address family of its service endpoint {service}")
+                write!(
+                    f,
+                    "{at} must have the service number and the address family of its service endpoint {service}"
+                )
             }
             Error::PlaceNotAllowed(at, service, port) => {
                 write!(f, "{at}: port {port} of its server may not own service {service}")

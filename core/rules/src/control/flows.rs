@@ -29,7 +29,8 @@ pub(super) fn handle(
         _ => change(context, state, kind, request),
     };
     // A server learns nothing of flows of services that it may not own.
-    let fields = if is_daemon || owned_service(context, request).is_some() { Fields::Entry } else { Fields::Blank };
+    let fields =
+        if is_daemon || owned_service(context, request).is_some() { Fields::Entry } else { Fields::Blank };
     match result {
         Ok(Change::Done) => Reply::Answer(Status::Ok, fields),
         Ok(Change::Relay(relay)) => Reply::Relay(relay),

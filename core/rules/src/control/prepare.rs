@@ -124,7 +124,12 @@ fn choose(context: &Context<'_>, state: &State, request: &Request, service: &Pla
 }
 
 /// The least loaded server that may own the service, other than the sender.
-fn least_loaded(context: &Context<'_>, owners: &Owners, sender: ServerId, service: &Place) -> Option<ServerId> {
+fn least_loaded(
+    context: &Context<'_>,
+    owners: &Owners,
+    sender: ServerId,
+    service: &Place,
+) -> Option<ServerId> {
     owners.least_loaded(service.number, context.now, |server| {
         server != sender && context.tables.server_may_own(server, service.number)
     })

@@ -263,9 +263,7 @@ impl Entry {
         let has_returned = self.stage == Stage::Owned
             && self.owner.server == self.original.server
             && self.owner.at == self.original.at;
-        is_reset
-            || self.has_both_fins() && silence >= AFTER_FINS
-            || has_returned && silence >= AFTER_RETURN
+        is_reset || self.has_both_fins() && silence >= AFTER_FINS || has_returned && silence >= AFTER_RETURN
     }
 
     /// What a server with this term is to the owner. The original owner keeps its flows in a new term.

@@ -68,7 +68,10 @@ fn the_largest_configuration_is_accepted_and_one_more_is_not() {
     largest.stations = (0..STATIONS_MAX as u16)
         .map(|number| {
             let [high, low] = number.to_be_bytes();
-            spillway_rules::config::Station { mac: Mac([2, 9, 0, 0, high, low]), port: crate::test_config::port(0) }
+            spillway_rules::config::Station {
+                mac: Mac([2, 9, 0, 0, high, low]),
+                port: crate::test_config::port(0),
+            }
         })
         .collect();
     largest.prefixes = (0..PREFIXES_MAX as u32)
@@ -96,18 +99,21 @@ fn the_largest_configuration_is_accepted_and_one_more_is_not() {
     };
     let other_mac = Mac([2, 10, 0, 0, 0, 0]);
     assert_eq!(
-        more(&|config| config.stations.push(spillway_rules::config::Station { mac: other_mac, ..config.stations[0] })),
+        more(&|config| config
+            .stations
+            .push(spillway_rules::config::Station { mac: other_mac, ..config.stations[0] })),
         Some(ConfigError::TooManyStations(4097))
     );
     assert_eq!(
-        more(&|config| config.prefixes.push(spillway_rules::config::Prefix {
-            address: address("172.16.0.0"),
-            ..config.prefixes[0]
-        })),
+        more(&|config| config
+            .prefixes
+            .push(spillway_rules::config::Prefix { address: address("172.16.0.0"), ..config.prefixes[0] })),
         Some(ConfigError::TooManyPrefixes(1025))
     );
     assert_eq!(
-        more(&|config| config.places.push(spillway_rules::config::Place { at: endpoint("10.0.1.2:9"), ..place })),
+        more(&|config| config
+            .places
+            .push(spillway_rules::config::Place { at: endpoint("10.0.1.2:9"), ..place })),
         Some(ConfigError::TooManyPlaces(4097))
     );
 }

@@ -23,7 +23,9 @@ fn current(world: &World, sender: u8, kind: Kind) -> Message {
 #[test]
 fn only_ports_of_servers_and_the_daemon_are_heard() {
     let mut world = World::new();
-    for (ingress, verdict) in [(0, Verdict::DropControlPort), (5, Verdict::DropControlPort), (9, Verdict::DropUnknownPort)] {
+    for (ingress, verdict) in
+        [(0, Verdict::DropControlPort), (5, Verdict::DropControlPort), (9, Verdict::DropUnknownPort)]
+    {
         let message = current(&world, 1, Kind::Get);
         let frame = message.frame().bytes();
         assert_eq!(world.receive(ingress, frame), (drop(verdict), message.frame().bytes()), "{ingress}");
@@ -359,7 +361,10 @@ fn fragments_and_other_ports_are_no_control_messages() {
     let mut world = World::new();
     let good = current(&world, 1, Kind::Get).frame();
     let fragment = Frame { fragment_field: 0x2000, ..good.clone() };
-    assert_eq!(world.receive(1, fragment.bytes()).0, Decision { verdict: Verdict::Passed, action: Action::Pass });
+    assert_eq!(
+        world.receive(1, fragment.bytes()).0,
+        Decision { verdict: Verdict::Passed, action: Action::Pass }
+    );
     let elsewhere = Frame { target: setup::endpoint("10.0.0.254:7301"), ..good.clone() };
     assert_eq!(world.receive(1, elsewhere.bytes()).0.action, Action::Pass);
     // Options, VLAN tags and a wrong UDP checksum do not matter: the tag protects the message.
@@ -377,6 +382,8 @@ fn each_senders_messages_are_answered_under_its_key() {
     for sender in 0..=4 {
         let reply = world.send(Message::new(sender, Kind::Get));
         assert!(key(sender).verify_message(&reply.view));
-        assert!((0..=4).filter(|other| *other != sender).all(|other| !key(other).verify_message(&reply.view)));
+        assert!(
+            (0..=4).filter(|other| *other != sender).all(|other| !key(other).verify_message(&reply.view))
+        );
     }
 }

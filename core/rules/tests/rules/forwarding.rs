@@ -197,7 +197,11 @@ fn a_service_without_flows_is_routed() {
 #[test]
 fn truncated_headers_are_dropped_at_every_length() {
     let frames = [
-        Frame { option_words: 2, vlan_tags: vec![(0x8100, 1)], ..udp(server_mac(3), "10.0.9.9:1", "10.0.1.3:2") },
+        Frame {
+            option_words: 2,
+            vlan_tags: vec![(0x8100, 1)],
+            ..udp(server_mac(3), "10.0.9.9:1", "10.0.1.3:2")
+        },
         Frame { extensions: vec![(0, 1), (44, 0)], ..udp(server_mac(3), "[fd00::9]:1", "[fd00::3]:2") },
     ];
     for frame in frames {
@@ -205,7 +209,8 @@ fn truncated_headers_are_dropped_at_every_length() {
         // The ports are the last that must be present.
         let complete = bytes.len() - frame.payload.len() - 4;
         for length in 0..bytes.len() {
-            let expected = if length < complete { drop(Verdict::DropShort) } else { to(Verdict::Switched, 3) };
+            let expected =
+                if length < complete { drop(Verdict::DropShort) } else { to(Verdict::Switched, 3) };
             assert_eq!(unchanged(0, &bytes[..length]), expected, "{length} of {} bytes", bytes.len());
         }
     }

@@ -5,8 +5,8 @@ use spillway_wire::switch::Kind;
 
 use crate::frames::{ACK, FIN, Frame, RST, SYN};
 use crate::test_config::{
-    client_mac, endpoint, mac, other_service, place_of, place_v6_of, port, port_mac, router_mac, server_mac, service,
-    service_v6,
+    client_mac, endpoint, mac, other_service, place_of, place_v6_of, port, port_mac, router_mac, server_mac,
+    service, service_v6,
 };
 use crate::world::{Message, World, client, client_frame, server_frame};
 
@@ -28,7 +28,11 @@ fn heard(world: &World) -> Vec<(u8, Endpoint)> {
             assert_eq!(decision.action, Action::To(port(0)));
             let is_moved = world.switch.flow_count() > 0;
             assert_eq!(decision.verdict, if is_moved { Verdict::FromOwner } else { Verdict::Switched });
-            assert_eq!((seen.source, seen.source_mac), (service(), server_mac(1)), "seems to be the original");
+            assert_eq!(
+                (seen.source, seen.source_mac),
+                (service(), server_mac(1)),
+                "seems to be the original"
+            );
             assert_eq!((seen.target, seen.target_mac), (client(), client_mac()));
             assert!(seen.has_correct_checksums);
             heard.push((server, from));
@@ -66,7 +70,8 @@ fn exactly_one_server_is_heard_in_every_state() {
 fn a_move_may_change_the_ethernet_address_only() {
     let mut world = World::new();
     world.ask(1, 2);
-    let prepared = Message::new(2, Kind::Prepared).generation(world.generation()).site(service(), server_mac(2));
+    let prepared =
+        Message::new(2, Kind::Prepared).generation(world.generation()).site(service(), server_mac(2));
     world.send(prepared);
     world.own(2);
     assert_eq!(heard(&world), [(2, service())]);
@@ -237,7 +242,9 @@ fn fragments_and_cut_headers_of_a_flow_are_dropped() {
     assert_eq!(world.server_sends_frame(2, &reply).0, drop(Verdict::DropFragment));
     let stranger = Frame { fragment_field: 0x2000, ..server_frame(3, place_of(3), ACK) };
     assert_eq!(world.server_sends_frame(3, &stranger).0, NOT_OWNER);
-    for (ingress, mut frame) in [(0, client_frame(ACK).bytes()), (2, server_frame(2, place_of(2), ACK).bytes())] {
+    for (ingress, mut frame) in
+        [(0, client_frame(ACK).bytes()), (2, server_frame(2, place_of(2), ACK).bytes())]
+    {
         frame.truncate(14 + 20 + 19);
         assert_eq!(world.receive(ingress, frame).0, drop(Verdict::DropShort));
     }
@@ -254,7 +261,8 @@ fn flows_over_ipv6_with_extension_headers_and_vlan_tags() {
     let about = |message: Message| message.service(service_v6()).client(client);
     world.send(about(Message::new(1, Kind::Prepare)).site(place_v6_of(2), server_mac(2)));
     let generation = world.entry_of(client).unwrap().generation;
-    let prepared = about(Message::new(2, Kind::Prepared)).generation(generation).site(place_v6_of(2), server_mac(2));
+    let prepared =
+        about(Message::new(2, Kind::Prepared)).generation(generation).site(place_v6_of(2), server_mac(2));
     world.send(prepared);
     let plain = Frame::tcp((client_mac(), server_mac(1)), (client, service_v6()), ACK);
     let frame = Frame {
@@ -265,9 +273,15 @@ fn flows_over_ipv6_with_extension_headers_and_vlan_tags() {
     };
     let (decision, seen) = world.client_sends_frame(&frame);
     assert_eq!(decision, to(Verdict::ToTarget, 2));
-    assert_eq!((seen.target, seen.target_mac, seen.has_correct_checksums), (place_v6_of(2), server_mac(2), true));
+    assert_eq!(
+        (seen.target, seen.target_mac, seen.has_correct_checksums),
+        (place_v6_of(2), server_mac(2), true)
+    );
     assert_eq!(seen.upper[20..], *b"request");
-    let reply = Frame { extensions: vec![(60, 1)], ..Frame::tcp((server_mac(1), client_mac()), (service_v6(), client), ACK) };
+    let reply = Frame {
+        extensions: vec![(60, 1)],
+        ..Frame::tcp((server_mac(1), client_mac()), (service_v6(), client), ACK)
+    };
     let (decision, seen) = world.server_sends_frame(1, &reply);
     assert_eq!((decision, seen.has_correct_checksums), (to(Verdict::FromOwner, 0), true));
     // A fragment header, even of a whole packet, makes it a fragment; eight headers are a long chain.
@@ -275,7 +289,11 @@ fn flows_over_ipv6_with_extension_headers_and_vlan_tags() {
     assert_eq!(world.client_sends_frame(&fragment).0.verdict, Verdict::DropFragment);
     let long = Frame { extensions: vec![(60, 0); 8], ..plain };
     let (decision, bytes) = world.receive(0, long.bytes());
-    assert_eq!((decision, bytes), (to(Verdict::Switched, 1), long.bytes()), "not parsed, so forwarded as it is");
+    assert_eq!(
+        (decision, bytes),
+        (to(Verdict::Switched, 1), long.bytes()),
+        "not parsed, so forwarded as it is"
+    );
 }
 
 #[test]
@@ -284,5 +302,8 @@ fn ipv4_options_are_parsed() {
     world.move_flow(1, 2);
     let frame = Frame { option_words: 10, payload: vec![7; 9], ..client_frame(ACK) };
     let (decision, seen) = world.client_sends_frame(&frame);
-    assert_eq!((decision, seen.target, seen.has_correct_checksums), (to(Verdict::ToOwner, 2), place_of(2), true));
+    assert_eq!(
+        (decision, seen.target, seen.has_correct_checksums),
+        (to(Verdict::ToOwner, 2), place_of(2), true)
+    );
 }

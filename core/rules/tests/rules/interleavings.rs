@@ -176,7 +176,8 @@ fn of_two_racing_own_exactly_one_succeeds() {
         world.ask(1, 2);
         world.ready(2);
         let generation = world.generation();
-        let statuses = order.map(|server| world.send(Message::new(server, Kind::Own).generation(generation)).status());
+        let statuses =
+            order.map(|server| world.send(Message::new(server, Kind::Own).generation(generation)).status());
         assert_eq!(statuses[0], Status::Ok);
         assert_ne!(statuses[1], Status::Ok);
         assert_eq!(world.entry().unwrap().owner.server, ServerId(order[0]));

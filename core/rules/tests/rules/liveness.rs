@@ -41,7 +41,8 @@ fn moves_to_a_dead_target_return_to_the_owner() {
     for is_ready in [false, true] {
         let mut world = World::new();
         world.move_flow(1, 3);
-        world.send(Message::new(3, Kind::Prepare).generation(world.generation()).place(2).lifetime_ms(60_000));
+        world
+            .send(Message::new(3, Kind::Prepare).generation(world.generation()).place(2).lifetime_ms(60_000));
         if is_ready {
             world.ready(2);
         }

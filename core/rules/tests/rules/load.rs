@@ -62,7 +62,10 @@ fn ties_rotate() {
     for client in 1..=255 {
         choose(&mut world, client);
     }
-    assert_eq!((choose(&mut world, 256), choose(&mut world, 257), choose(&mut world, 258)), (Some(2), Some(2), Some(3)));
+    assert_eq!(
+        (choose(&mut world, 256), choose(&mut world, 257), choose(&mut world, 258)),
+        (Some(2), Some(2), Some(3))
+    );
 }
 
 #[test]
@@ -141,10 +144,12 @@ fn tenants_cannot_hold_flows_to_each_others_servers() {
     world.send(about(Message::new(3, Kind::Own).generation(generation)));
     let generation = world.entry_of(client).unwrap().generation;
     for kind in [Kind::Hold, Kind::Prepare] {
-        let to_stranger = about(Message::new(3, kind).generation(generation).site(other_service(), server_mac(2)));
+        let to_stranger =
+            about(Message::new(3, kind).generation(generation).site(other_service(), server_mac(2)));
         assert_eq!(world.send(to_stranger).outcome(), (Status::Forbidden, FlowState::Owned), "{kind}");
     }
-    let to_friend = about(Message::new(3, Kind::Hold).generation(generation).site(other_service(), server_mac(4)));
+    let to_friend =
+        about(Message::new(3, Kind::Hold).generation(generation).site(other_service(), server_mac(4)));
     assert_eq!(world.send(to_friend).outcome(), (Status::Ok, FlowState::Held));
 }
 
@@ -162,7 +167,10 @@ fn list_states_the_nth_owner() {
         assert_eq!((site.mac(), reply.view.generation()), (server_mac(server), n));
         let view = reply.view;
         let server = u32::from(server);
-        assert_eq!((view.load(), view.free_places(), u32::from(view.weight())), (10 + server, server, server));
+        assert_eq!(
+            (view.load(), view.free_places(), u32::from(view.weight())),
+            (10 + server, server, server)
+        );
         assert_eq!(view.lifetime_ms(), 7);
     }
     for n in [3, u64::MAX] {

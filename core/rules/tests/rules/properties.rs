@@ -19,7 +19,9 @@ const CLIENTS_V6: [&str; 2] = ["[fd00::9]:5000", "[2001:db8::7]:5000"];
 /// A world in which flows of all clients are in this state: 0 no entry, 1 asked, 2 held, 3 owned by server 2.
 fn world_in(state: usize) -> World {
     let mut world = World::new();
-    for (client, is_ipv6) in CLIENTS.iter().map(|client| (client, false)).chain(CLIENTS_V6.iter().map(|client| (client, true))) {
+    for (client, is_ipv6) in
+        CLIENTS.iter().map(|client| (client, false)).chain(CLIENTS_V6.iter().map(|client| (client, true)))
+    {
         let client = endpoint(client);
         let (at, service) = if is_ipv6 { (place_v6_of(2), service_v6()) } else { (place_of(2), service()) };
         let about = |sender, kind| Message::new(sender, kind).client(client).service(service);
@@ -179,10 +181,24 @@ proptest! {
 /// One step of a random run.
 #[derive(Clone, Debug)]
 enum Step {
-    Message { sender: u8, kind: Kind, flow: usize, generation: Generation, site: u8, status: Status, lifetime_ms: u32 },
+    Message {
+        sender: u8,
+        kind: Kind,
+        flow: usize,
+        generation: Generation,
+        site: u8,
+        status: Status,
+        lifetime_ms: u32,
+    },
     /// Time passes with heartbeats of the servers in this set.
-    Pass { ms: u64, alive: u8 },
-    Segment { ingress: u8, frame: Box<Frame> },
+    Pass {
+        ms: u64,
+        alive: u8,
+    },
+    Segment {
+        ingress: u8,
+        frame: Box<Frame>,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +222,13 @@ fn step() -> impl Strategy<Value = Step> {
     let lifetime = prop_oneof![Just(30_u32), Just(2_000), Just(60_000), Just(0)];
     let message = (0..=4_u8, kind, 0..CLIENTS.len(), generation, 0..=5_u8, status, lifetime).prop_map(
         |(sender, kind, flow, generation, site, status, lifetime_ms)| Step::Message {
-            sender, kind, flow, generation, site, status, lifetime_ms,
+            sender,
+            kind,
+            flow,
+            generation,
+            site,
+            status,
+            lifetime_ms,
         },
     );
     prop_oneof![
@@ -226,7 +248,8 @@ struct Invariants {
 
 impl Invariants {
     fn check(&mut self, world: &World) {
-        let flows: BTreeMap<_, _> = world.switch.flows().into_iter().map(|flow| (flow.client, flow)).collect();
+        let flows: BTreeMap<_, _> =
+            world.switch.flows().into_iter().map(|flow| (flow.client, flow)).collect();
         for (client, flow) in &flows {
             assert_eq!(flow.target.is_some(), matches!(flow.state, FlowState::Asked | FlowState::Held));
             assert_ne!(flow.state, FlowState::None);

@@ -86,7 +86,11 @@ const TABLE: &[(Before, &str, [&str; 4])] = {
     use Before::{Asked, Held, None, Owned};
     &[
         (None, "prepare", ["relayed (ok), asked", "forbidden, none", "forbidden, none", "forbidden, none"]),
-        (None, "prepare named", ["relayed (ok), asked", "forbidden, none", "forbidden, none", "forbidden, none"]),
+        (
+            None,
+            "prepare named",
+            ["relayed (ok), asked", "forbidden, none", "forbidden, none", "forbidden, none"],
+        ),
         (None, "prepared", ["no entry, none", "no entry, none", "no entry, none", "forbidden, none"]),
         (None, "prepared full", ["no entry, none", "no entry, none", "no entry, none", "forbidden, none"]),
         (None, "hold", ["no entry, none", "no entry, none", "no entry, none", "forbidden, none"]),
@@ -98,9 +102,21 @@ const TABLE: &[(Before, &str, [&str; 4])] = {
         (None, "list", ["ok, none", "ok, none", "ok, none", "ok, none"]),
         (Asked, "prepare", ["stale, asked", "stale, asked", "stale, asked", "forbidden, asked"]),
         (Asked, "prepare named", ["stale, asked", "stale, asked", "stale, asked", "forbidden, asked"]),
-        (Asked, "prepare repeated", ["relayed (ok), asked", "stale, asked", "stale, asked", "forbidden, asked"]),
-        (Asked, "prepared", ["forbidden, asked", "relayed (ok), held", "forbidden, asked", "forbidden, asked"]),
-        (Asked, "prepared full", ["forbidden, asked", "relayed (full), owned", "forbidden, asked", "forbidden, asked"]),
+        (
+            Asked,
+            "prepare repeated",
+            ["relayed (ok), asked", "stale, asked", "stale, asked", "forbidden, asked"],
+        ),
+        (
+            Asked,
+            "prepared",
+            ["forbidden, asked", "relayed (ok), held", "forbidden, asked", "forbidden, asked"],
+        ),
+        (
+            Asked,
+            "prepared full",
+            ["forbidden, asked", "relayed (full), owned", "forbidden, asked", "forbidden, asked"],
+        ),
         (Asked, "hold", ["stale, asked", "forbidden, asked", "forbidden, asked", "forbidden, asked"]),
         (Asked, "own", ["ok, owned", "stale, asked", "forbidden, asked", "forbidden, asked"]),
         (Asked, "release", ["stale, asked", "forbidden, asked", "forbidden, asked", "ok, none"]),
@@ -112,7 +128,11 @@ const TABLE: &[(Before, &str, [&str; 4])] = {
         (Held, "prepare named", ["stale, held", "stale, held", "stale, held", "forbidden, held"]),
         (Held, "prepare repeated", ["relayed (ok), held", "stale, held", "stale, held", "forbidden, held"]),
         (Held, "prepared", ["forbidden, held", "relayed (ok), held", "forbidden, held", "forbidden, held"]),
-        (Held, "prepared full", ["forbidden, held", "relayed (ok), held", "forbidden, held", "forbidden, held"]),
+        (
+            Held,
+            "prepared full",
+            ["forbidden, held", "relayed (ok), held", "forbidden, held", "forbidden, held"],
+        ),
         (Held, "hold", ["stale, held", "forbidden, held", "forbidden, held", "forbidden, held"]),
         (Held, "own", ["ok, owned", "ok, owned", "forbidden, held", "forbidden, held"]),
         (Held, "release", ["stale, held", "forbidden, held", "forbidden, held", "ok, none"]),
@@ -120,11 +140,27 @@ const TABLE: &[(Before, &str, [&str; 4])] = {
         (Held, "heartbeat", ["ok, held", "ok, held", "ok, held", "forbidden, held"]),
         (Held, "hello", ["ok, held", "ok, held", "ok, held", "ok, held"]),
         (Held, "list", ["ok, held", "ok, held", "ok, held", "ok, held"]),
-        (Owned, "prepare", ["forbidden, owned", "relayed (ok), asked", "forbidden, owned", "forbidden, owned"]),
-        (Owned, "prepare named", ["forbidden, owned", "relayed (ok), asked", "forbidden, owned", "forbidden, owned"]),
-        (Owned, "prepare repeated", ["forbidden, owned", "stale, owned", "forbidden, owned", "forbidden, owned"]),
+        (
+            Owned,
+            "prepare",
+            ["forbidden, owned", "relayed (ok), asked", "forbidden, owned", "forbidden, owned"],
+        ),
+        (
+            Owned,
+            "prepare named",
+            ["forbidden, owned", "relayed (ok), asked", "forbidden, owned", "forbidden, owned"],
+        ),
+        (
+            Owned,
+            "prepare repeated",
+            ["forbidden, owned", "stale, owned", "forbidden, owned", "forbidden, owned"],
+        ),
         (Owned, "prepared", ["forbidden, owned", "forbidden, owned", "forbidden, owned", "forbidden, owned"]),
-        (Owned, "prepared full", ["forbidden, owned", "forbidden, owned", "forbidden, owned", "forbidden, owned"]),
+        (
+            Owned,
+            "prepared full",
+            ["forbidden, owned", "forbidden, owned", "forbidden, owned", "forbidden, owned"],
+        ),
         (Owned, "hold", ["forbidden, owned", "ok, held", "forbidden, owned", "forbidden, owned"]),
         (Owned, "own", ["forbidden, owned", "stale, owned", "forbidden, owned", "forbidden, owned"]),
         (Owned, "release", ["forbidden, owned", "ok, none", "forbidden, owned", "ok, none"]),
@@ -161,7 +197,19 @@ fn every_message_in_every_state_from_every_sender() {
 
 #[test]
 fn the_table_is_complete() {
-    let texts = ["prepare", "prepare named", "prepared", "prepared full", "hold", "own", "release", "get", "heartbeat", "hello", "list"];
+    let texts = [
+        "prepare",
+        "prepare named",
+        "prepared",
+        "prepared full",
+        "hold",
+        "own",
+        "release",
+        "get",
+        "heartbeat",
+        "hello",
+        "list",
+    ];
     for before in [Before::None, Before::Asked, Before::Held, Before::Owned] {
         for text in texts {
             assert!(TABLE.iter().any(|row| row.0 == before && row.1 == text), "{before:?}, {text}");
@@ -172,7 +220,9 @@ fn the_table_is_complete() {
 #[test]
 fn every_other_generation_is_stale() {
     for (before, text, expected) in TABLE {
-        if matches!(*text, "get" | "heartbeat" | "hello" | "list" | "prepare repeated") || *before == Before::None {
+        if matches!(*text, "get" | "heartbeat" | "hello" | "list" | "prepare repeated")
+            || *before == Before::None
+        {
             continue;
         }
         for (sender, expected) in SENDERS.into_iter().zip(expected) {
@@ -244,10 +294,10 @@ fn a_target_imports_only_at_its_own_places() {
     world.ask(1, 2);
     let generation = world.generation();
     for (at, mac) in [
-        (place_of(3), server_mac(2)),      // another server's place
-        (place_of(3), server_mac(3)),      // another server
+        (place_of(3), server_mac(2)), // another server's place
+        (place_of(3), server_mac(3)), // another server
         (place_of(2), server_mac(3)),
-        (place_v6_of(2), server_mac(2)),   // a place of another service endpoint
+        (place_v6_of(2), server_mac(2)), // a place of another service endpoint
         (other_service(), server_mac(2)),
         (place_of(2), mac(99)),
         (crate::test_config::endpoint("10.0.1.2:8001"), server_mac(2)),
