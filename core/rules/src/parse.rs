@@ -278,3 +278,140 @@ pub(crate) fn array<const N: usize>(frame: &[u8], at: usize) -> Result<[u8; N], 
 pub(crate) fn u16_at(frame: &[u8], at: usize) -> Result<u16, Short> {
     array(frame, at).map(u16::from_be_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::test_config::{address, endpoint};
+
+    fn header(kind: u16) -> Vec<u8> {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        frame.extend(kind.to_be_bytes());
+        frame
+    }
+
+    /// An IPv4 packet with 4 bytes of options, to 10.0.0.2.
+    fn ipv4(protocol: u8, fragment: u16, rest: &[u8]) -> Vec<u8> {
+        let mut frame = header(KIND_IPV4);
+        frame.extend([0x46, 0, 0, 0, 0, 0]);
+        frame.extend(fragment.to_be_bytes());
+        frame.extend([64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 1, 1, 1]);
+        frame.extend(rest);
+        frame
+    }
+
+    /// An IPv6 packet with these extension headers and the ports 1 and 2 of TCP.
+    fn ipv6(extensions: &[(u8, u8)]) -> Vec<u8> {
+        let mut frame = header(KIND_IPV6);
+        let next = |index: usize| extensions.get(index).map_or(PROTOCOL_TCP, |(kind, _)| *kind);
+        frame.extend([0x60, 0, 0, 0, 0, 0, next(0), 64]);
+        frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        for (index, (kind, field)) in extensions.iter().enumerate() {
+            if *kind == EXTENSION_FRAGMENT {
+                frame.extend([next(index + 1), 0, 0, *field, 0, 0, 0, 0]);
+            } else {
+                frame.extend([next(index + 1), *field]);
+                frame.extend(vec![0; 6 + 8 * usize::from(*field)]);
+            }
+        }
+        frame.extend([0, 1, 0, 2]);
+        frame
+    }
+
+    fn upper(frame: &[u8]) -> Upper {
+        let Ok(Parsed::Ip(packet)) = parse(frame) else { panic!("this is an IP packet") };
+        packet.upper
+    }
+
+    #[test]
+    fn ports_of_ipv4_are_behind_options() {
+        let frame = ipv4(PROTOCOL_UDP, 0x4000, &[0, 1, 0, 2]);
+        let (source, target) = (endpoint("10.0.0.1:1"), endpoint("10.0.0.2:2"));
+        assert_eq!(upper(&frame), Upper::Udp(Transport { at: 38, source, target, is_fragment: false }));
+        let Ok(Parsed::Ip(packet)) = parse(&frame) else { panic!("this is an IP packet") };
+        assert_eq!((packet.source, packet.target), (address("10.0.0.1"), address("10.0.0.2")));
+        assert_eq!(packet.network, Network { is_ipv4: true, at: 14 });
+        let first = ipv4(PROTOCOL_TCP, 0x2000, &[0, 1, 0, 2]);
+        assert_eq!(upper(&first), Upper::Tcp(Transport { at: 38, source, target, is_fragment: true }));
+        assert_eq!(upper(&ipv4(PROTOCOL_TCP, 1, &[])), Upper::LaterFragment);
+        assert_eq!(upper(&ipv4(1, 0, &[])), Upper::Other { protocol: 1, at: 38, is_fragment: false });
+        assert_eq!(parse(&ipv4(PROTOCOL_TCP, 0, &[0, 1, 0])), Err(Short));
+    }
+
+    #[test]
+    fn up_to_seven_extension_headers_are_parsed() {
+        for count in 0..=9 {
+            let frame = ipv6(&vec![(EXTENSION_DESTINATION, 1); count]);
+            match upper(&frame) {
+                Upper::Tcp(tcp) => assert!(count <= 7 && tcp.at == 54 + 16 * count, "{count}"),
+                other => assert!(count > 7 && other == Upper::LongChain, "{count}"),
+            }
+        }
+        assert_eq!(upper(&ipv6(&[(0, 0), (EXTENSION_FRAGMENT, 8)])), Upper::LaterFragment);
+        let Upper::Tcp(tcp) = upper(&ipv6(&[(43, 2), (EXTENSION_FRAGMENT, 1)])) else { panic!("TCP") };
+        assert_eq!((tcp.at, tcp.is_fragment), (54 + 24 + 8, true), "more fragments follow");
+    }
+
+    #[test]
+    fn up_to_three_tags_are_parsed() {
+        for tags in 0..=4 {
+            let mut frame = ipv4(PROTOCOL_TCP, 0, &[0, 1, 0, 2]);
+            for _ in 0..tags {
+                frame.splice(12..12, [0x88, 0xa8, 0, 1]);
+            }
+            match parse(&frame) {
+                Ok(Parsed::Ip(packet)) => assert!(tags <= 3 && packet.network.at == 14 + 4 * tags),
+                other => assert!(tags == 4 && other == Ok(Parsed::ManyTags)),
+            }
+        }
+    }
+
+    #[test]
+    fn arp_states_the_target() {
+        let mut frame = header(KIND_ARP);
+        frame.extend([0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
+        assert_eq!(parse(&frame), Ok(Parsed::Arp(address("10.0.0.2"))));
+        assert_eq!(parse(&frame[..frame.len() - 1]), Err(Short));
+        frame[14 + 5] = 16;
+        assert_eq!(parse(&frame), Ok(Parsed::Other));
+    }
+
+    #[test]
+    fn every_cut_of_every_frame_is_parsed() {
+        let frames = [
+            ipv4(PROTOCOL_TCP, 0, &[0, 1, 0, 2]),
+            ipv6(&[(0, 1), (EXTENSION_FRAGMENT, 0), (60, 0)]),
+            header(KIND_ARP),
+        ];
+        for frame in frames {
+            for length in 0..frame.len() {
+                assert_eq!(parse(&frame[..length]), Err(Short), "{length} bytes of {frame:?}");
+            }
+        }
+        assert_eq!(parse(&header(0x1234)), Ok(Parsed::Other));
+    }
+
+    #[test]
+    fn the_end_of_a_segment_counts_payload_syn_and_fin() {
+        let segment = |flags: u8, total: u8, offset: u8| {
+            let mut frame = ipv4(PROTOCOL_TCP, 0, &[0; 20]);
+            frame[14 + 3] = total;
+            frame[38 + 4..38 + 8].copy_from_slice(&[0xff; 4]);
+            frame[38 + 8..38 + 12].copy_from_slice(&[0, 0, 0, 9]);
+            (frame[38 + 12], frame[38 + 13]) = (offset << 4, flags);
+            let Ok(Parsed::Ip(packet)) = parse(&frame) else { panic!("this is an IP packet") };
+            let Upper::Tcp(tcp) = packet.upper else { panic!("TCP") };
+            packet.segment(&frame, &tcp).unwrap()
+        };
+        assert_eq!(segment(0x10, 44, 5).end, u32::MAX);
+        assert_eq!(segment(0x11, 44, 5).end, 0, "wraps");
+        assert_eq!(segment(0x03, 54, 5).end, 11);
+        assert_eq!(segment(0x11, 54, 8).end, 0, "options are no payload");
+        assert_eq!(segment(0x11, 20, 5).end, 0, "a length below the headers is no payload");
+        assert_eq!(segment(0x11, 44, 5).acknowledgement, 9);
+    }
+}

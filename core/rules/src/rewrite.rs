@@ -160,3 +160,83 @@ fn put<const N: usize>(frame: &mut [u8], at: usize, bytes: [u8; N]) {
         *field = bytes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::parse::{Parsed, Upper, parse};
+    use crate::test_config::endpoint;
+
+    /// A TCP packet from 10.0.0.1:80 to 10.0.0.2:81 with these checksums.
+    fn tcp(header_check: u16, tcp_check: u16) -> Vec<u8> {
+        let mut frame =
+            alloc::vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6];
+        frame.extend(header_check.to_be_bytes());
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 80, 0, 81, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0]);
+        frame.extend(tcp_check.to_be_bytes());
+        frame.extend([0, 0]);
+        frame
+    }
+
+    fn headers(frame: &[u8]) -> (Network, Transport) {
+        let Ok(Parsed::Ip(packet)) = parse(frame) else { panic!("this is an IP packet") };
+        let Upper::Tcp(tcp) = packet.upper else { panic!("this is a TCP packet") };
+        (packet.network, tcp)
+    }
+
+    #[test]
+    fn equal_values_leave_checksums_as_they_are() {
+        // RFC 1624 would turn ffff into 0.
+        for check in [0, 0xffff, 0x1234] {
+            let before = tcp(check, check);
+            let mut frame = before.clone();
+            let (network, transport) = headers(&frame);
+            set_tcp_end(&mut frame, network, &transport, End::Source, endpoint("10.0.0.1:80"));
+            set_tcp_end(&mut frame, network, &transport, End::Target, endpoint("10.0.0.2:81"));
+            set_hop_limit(&mut frame, network, 64);
+            assert_eq!(frame, before);
+        }
+    }
+
+    #[test]
+    fn a_port_changes_only_the_tcp_checksum() {
+        let mut frame = tcp(0x1111, 0x2222);
+        let (network, transport) = headers(&frame);
+        set_tcp_end(&mut frame, network, &transport, End::Target, endpoint("10.0.0.2:83"));
+        assert_eq!(frame, {
+            let mut expected = tcp(0x1111, 0x2220);
+            expected[37] = 83;
+            expected
+        });
+    }
+
+    #[test]
+    fn an_address_changes_both_checksums_and_a_hop_the_headers() {
+        let mut frame = tcp(0x1111, 0x2222);
+        let (network, transport) = headers(&frame);
+        set_tcp_end(&mut frame, network, &transport, End::Source, endpoint("10.0.0.5:80"));
+        let mut expected = tcp(0x110d, 0x221e);
+        expected[29] = 5;
+        assert_eq!(frame, expected);
+        set_hop_limit(&mut frame, network, 63);
+        (expected[22], expected[24], expected[25]) = (63, 0x12, 0x0d);
+        assert_eq!((frame, hop_limit(&expected, network)), (expected.clone(), 63));
+    }
+
+    #[test]
+    fn a_udp_checksum_of_zero_is_sent_as_ffff() {
+        let mut frame =
+            alloc::vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0];
+        frame.extend([10, 0, 0, 1, 10, 0, 0, 2, 0, 80, 0, 81, 0, 10, 0, 0, 0, 0]);
+        let Ok(Parsed::Ip(packet)) = parse(&frame) else { panic!("this is an IP packet") };
+        let Upper::Udp(udp) = packet.upper else { panic!("this is a UDP packet") };
+        set_udp_checksum(&mut frame, &packet, &udp, 10);
+        let check = u16::from_be_bytes([frame[40], frame[41]]);
+        // The payload that makes the sum ffff, so that its complement is 0.
+        frame[42..44].copy_from_slice(&check.to_be_bytes());
+        set_udp_checksum(&mut frame, &packet, &udp, 10);
+        assert_eq!(frame[40..42], [0xff, 0xff]);
+    }
+}
