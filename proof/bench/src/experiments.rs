@@ -55,7 +55,11 @@ pub struct Experiment {
 
 /// All experiments, grouped by remedy.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
-    batch::EXPERIMENTS.iter().chain(&sessions::EXPERIMENTS).chain(&tcp::EXPERIMENTS).chain(&switch::EXPERIMENTS)
+    batch::EXPERIMENTS
+        .iter()
+        .chain(&sessions::EXPERIMENTS)
+        .chain(&tcp::EXPERIMENTS)
+        .chain(&switch::EXPERIMENTS)
 }
 
 /// The experiment of this name.

@@ -73,8 +73,7 @@ fn hosts_exchange_messages_and_bytes_with_all_rows() {
         "throughput_gbit_per_s",
     ];
     assert_complete(&results, &output, &metrics);
-    let names =
-        ["daemon_over_in_program", "daemon_over_in_program_across_cores", "throughput_over_bridge"];
+    let names = ["daemon_over_in_program", "daemon_over_in_program_across_cores", "throughput_over_bridge"];
     assert_ratios(&results, &names);
     for check in ["wrong", "transferred", "equal offloads"] {
         assert!(results.checks.iter().any(|found| found.name == check), "no check {check}");

@@ -36,9 +36,9 @@ impl Agent {
     pub fn new(host: &Host, switch: SocketAddr, id: ServerId, key: SwitchKey) -> Result<Agent, LabError> {
         let address = match switch {
             SocketAddr::V4(_) => host.address(),
-            SocketAddr::V6(_) => host.ipv6_address().ok_or_else(|| {
-                LabError::BadOption("a host without a switch has no IPv6 address".into())
-            })?,
+            SocketAddr::V6(_) => host
+                .ipv6_address()
+                .ok_or_else(|| LabError::BadOption("a host without a switch has no IPv6 address".into()))?,
         };
         let open = || {
             let socket = UdpSocket::bind((address, 0))?;
@@ -46,8 +46,9 @@ impl Agent {
             socket.set_read_timeout(Some(TIMEOUT))?;
             Ok(socket)
         };
-        let socket =
-            host.run_inside(open)?.map_err(LabError::io(format!("cannot open a socket to the switch {switch}")))?;
+        let socket = host
+            .run_inside(open)?
+            .map_err(LabError::io(format!("cannot open a socket to the switch {switch}")))?;
         // Higher than those of an earlier agent of the same server, because the switch refuses lower ones.
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let sequence = u64::try_from(since_1970.as_nanos()).unwrap_or_default();

@@ -62,6 +62,10 @@ mod tests {
         assert_eq!(left, ["production", "spillway-x-1-10"]);
         assert_eq!(remove_in(&directory, run).unwrap(), 0);
         fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(remove_in(&directory, run).unwrap(), 0, "a machine without switches has no directory of pins");
+        assert_eq!(
+            remove_in(&directory, run).unwrap(),
+            0,
+            "a machine without switches has no directory of pins"
+        );
     }
 }

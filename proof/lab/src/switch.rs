@@ -14,9 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 
 use spillway_auth::SwitchKey;
-use spillway_rules::config::{
-    Config, FLOWS_DEFAULT, OWNER_TIMEOUT_DEFAULT, Port, Services, Station,
-};
+use spillway_rules::config::{Config, FLOWS_DEFAULT, OWNER_TIMEOUT_DEFAULT, Port, Services, Station};
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::host::HostParts;
@@ -98,8 +96,12 @@ impl LabSwitch {
     /// A configuration with all ports of the switch and with all hosts of the lab as stations, without servers and
     /// services. Its keys are no secrets. Valid until a host is added to the lab.
     pub fn config(&self) -> Config {
-        let port =
-            |port: &SwitchPort| Port { id: port.id(), mac: Mac(port.mac()), is_server: false, may_own: Services::NONE };
+        let port = |port: &SwitchPort| Port {
+            id: port.id(),
+            mac: Mac(port.mac()),
+            is_server: false,
+            may_own: Services::NONE,
+        };
         let station = |(mac, port): ([u8; 6], SwitchPort)| Station { mac: Mac(mac), port: port.id() };
         Config {
             ports: self.ports().iter().map(port).collect(),

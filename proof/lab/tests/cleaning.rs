@@ -145,7 +145,8 @@ fn a_lab_with_switches_leaves_nothing() {
     pin_directories(&run);
     let held = lab.switches()[0].spawn(&Launch::new("sleep").args(["1000"])).unwrap();
     assert!(leftovers(&run, &marks).len() >= 8, "{:?}", leftovers(&run, &marks));
-    let running = lab.switches().iter().map(|switch| switch.load(&switch.config())).collect::<Result<Vec<_>, _>>();
+    let running =
+        lab.switches().iter().map(|switch| switch.load(&switch.config())).collect::<Result<Vec<_>, _>>();
     drop(lab);
     wait_until_removed(&run, &marks);
     drop((running.unwrap(), held));

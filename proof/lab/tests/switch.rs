@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 
 use spillway_auth::SwitchKey;
 use spillway_lab::peers::Memcached;
-use spillway_lab::{Agent, Forwarding, Host, HostOptions, Lab, LabError, LabOptions, LabSwitch, Launch, Place};
+use spillway_lab::{
+    Agent, Forwarding, Host, HostOptions, Lab, LabError, LabOptions, LabSwitch, Launch, Place,
+};
 use spillway_rules::config::{Config, Place as ServicePlace, Server, Services};
 use spillway_rules::{ServiceId, Verdict};
 use spillway_wire::packet::ethernet::Mac;
@@ -153,8 +155,8 @@ fn a_moved_flow_reaches_its_new_owner_and_other_flows_do_not() {
     let client = host(&lab, "client");
     let switch = &lab.switches()[0];
     for family in FAMILIES {
-        let [service, import] =
-            [(&servers[0], 80), (&servers[1], 8_080)].map(|(host, port)| SocketAddr::new(addresses(host)[family], port));
+        let [service, import] = [(&servers[0], 80), (&servers[1], 8_080)]
+            .map(|(host, port)| SocketAddr::new(addresses(host)[family], port));
         let config = configuration(switch, &servers, family, &[(service, service, 1), (import, service, 2)]);
         let running = switch.load(&config).unwrap();
         let original = WebServer::start(&servers[0], service, "from one".into());
@@ -335,7 +337,8 @@ impl WebServer {
                 if stream.read(&mut request).unwrap() == 0 {
                     return;
                 }
-                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+                let head =
+                    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
                 stream.write_all((head + &body).as_bytes()).unwrap();
             }
         });

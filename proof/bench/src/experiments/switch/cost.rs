@@ -126,7 +126,9 @@ pub fn run_with(
     let mut machine = Machine::here();
     machine.lab.extend(steady.description());
     if cfg!(debug_assertions) {
-        machine.lab.insert("build".into(), "with assertions: times of daemons are not those of a release".into());
+        machine
+            .lab
+            .insert("build".into(), "with assertions: times of daemons are not those of a release".into());
     }
     let mut measured = Measured::default();
     let mut outcome = Ok(());
@@ -295,10 +297,13 @@ mod tests {
     #[test]
     fn missing_bytes_and_unequal_offloads_fail_the_checks() {
         let transfer = Transfer { sent: 10, arrived: 10, wrong: 0, time: Duration::from_secs(1) };
-        let good =
-            Measured { sum: transfer, offloads: vec!["tso off".into(); 4], ..Measured::default() };
+        let good = Measured { sum: transfer, offloads: vec!["tso off".into(); 4], ..Measured::default() };
         assert!(good.checks(true).iter().all(|check| check.ok) && good.checks(true).len() == 3);
-        assert_eq!(good.checks(false).len(), 2, "an incomplete run does not state that all results were right");
+        assert_eq!(
+            good.checks(false).len(),
+            2,
+            "an incomplete run does not state that all results were right"
+        );
         let mut bad = good;
         bad.sum.arrived = 9;
         bad.offloads[2] = "tso on".into();

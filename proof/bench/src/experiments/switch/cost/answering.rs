@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_auth::SwitchKey;
-use spillway_rules::config::{Config, FLOWS_DEFAULT, OWNER_TIMEOUT_MAX, Place, Port, Server, Services, Station};
+use spillway_rules::config::{
+    Config, FLOWS_DEFAULT, OWNER_TIMEOUT_MAX, Place, Port, Server, Services, Station,
+};
 use spillway_rules::{Action, PortId, ServiceId, Switch};
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;

@@ -76,8 +76,12 @@ impl Bed {
     pub fn request(&mut self, server: u8, request: Request, key: &SwitchKey) -> Vec<u8> {
         let sequence = &mut self.sequences[usize::from(server)];
         *sequence += 1;
-        let message =
-            Message { sender: ServerId(server), sequence: *sequence, epoch: EPOCH, body: Body::Request(request) };
+        let message = Message {
+            sender: ServerId(server),
+            sequence: *sequence,
+            epoch: EPOCH,
+            body: Body::Request(request),
+        };
         frames::datagram(control_end(server), switch_end(server), &key.emit(&message))
     }
 
@@ -156,8 +160,7 @@ impl Bed {
         generation: u64,
     ) -> Result<(u64, [Duration; 2]), Error> {
         let flow = flow(client);
-        let hold =
-            Request::Hold { flow, replaces: generation, target: site(to), lifetime_ms: LIFETIME_MS };
+        let hold = Request::Hold { flow, replaces: generation, target: site(to), lifetime_ms: LIFETIME_MS };
         let (held, hold_time) = self.ask(from, hold)?;
         expect(held.status == Status::Ok && held.state == FlowState::Held, &held)?;
         let (owned, own_time) = self.ask(to, Request::Own { flow, replaces: held.generation })?;
@@ -167,7 +170,11 @@ impl Bed {
 
     /// Lets the switch choose the target of a move, which then refuses. `generation`: that of the flow's entry, 0
     /// without one. Returns the new generation, and the duration of *prepare*.
-    pub fn prepare_and_refuse(&mut self, client: SocketAddrV4, generation: u64) -> Result<(u64, Duration), Error> {
+    pub fn prepare_and_refuse(
+        &mut self,
+        client: SocketAddrV4,
+        generation: u64,
+    ) -> Result<(u64, Duration), Error> {
         let flow = flow(client);
         let least_loaded = self.servers;
         let prepare = Request::Prepare { flow, replaces: generation, target: None, lifetime_ms: LIFETIME_MS };

@@ -31,11 +31,11 @@ fn add_packets(measured: &Measured, results: &mut Results) {
         ("switch", Work::RewrittenIn, "expected ≤ 160"),
         ("switch", Work::RewrittenOut, "expected ≤ 160"),
     ] {
-        let row = row(measured, system, "ns_per_packet", work, &measured.ns(work));
+        let row = work_row(measured, system, "ns_per_packet", work, &measured.ns(work));
         results.rows.push(row.note(expected));
         if work != Work::Return {
             let above = measured.above_return(work);
-            results.rows.push(row(measured, system, "ns_per_packet_above_return", work, &above));
+            results.rows.push(work_row(measured, system, "ns_per_packet_above_return", work, &above));
         }
     }
 }
@@ -45,7 +45,7 @@ fn add_messages(measured: &Measured, results: &mut Results) {
     let whole = [Work::Get, Work::Hold, Work::Own, Work::Heartbeat];
     let whole: Vec<Work> = whole.into_iter().chain(OWNERS.map(Work::Prepare)).collect();
     for work in [Work::NoMessage, Work::WrongTag].into_iter().chain(whole.iter().copied()) {
-        let row = row(measured, "switch", "ns_per_control", work, &measured.ns(work));
+        let row = work_row(measured, "switch", "ns_per_control", work, &measured.ns(work));
         let expected = if whole.contains(&work) { "expected ≤ 350" } else { "dropped" };
         results.rows.push(row.note(expected));
     }
@@ -56,7 +56,7 @@ fn add_messages(measured: &Measured, results: &mut Results) {
     );
     for work in whole {
         let without = combine(&measured.ns(work), &tag, |ns, tag| ns - 2.0 * tag);
-        let row = row(measured, "switch", "ns_per_control_without_tags", work, &without);
+        let row = work_row(measured, "switch", "ns_per_control_without_tags", work, &without);
         results.rows.push(row.note("computed: two of `ns_per_tag` less; expected ≤ 200"));
     }
 }
@@ -64,7 +64,7 @@ fn add_messages(measured: &Measured, results: &mut Results) {
 fn add_entries(measured: &Measured, results: &mut Results) {
     for entries in ENTRIES {
         for (keys, work) in [("one", Work::Hot(entries)), ("uniform", Work::Uniform(entries))] {
-            let row = row(measured, "switch", "ns_per_packet", work, &measured.ns(work));
+            let row = work_row(measured, "switch", "ns_per_packet", work, &measured.ns(work));
             results.rows.push(row.param("keys", keys));
         }
     }
@@ -99,7 +99,8 @@ fn add_control_trips(measured: &Measured, results: &mut Results) {
         let (daemon, program) = (measured.medians(trip), measured.medians(Trip::Program));
         results.ratios.push(Ratio::paired(name, &daemon, &program).note(note));
     };
-    let one_core = "agent and daemon on one core; expected ≥ 3; Prism: hand-offs of up to 828 µs through a controller";
+    let one_core =
+        "agent and daemon on one core; expected ≥ 3; Prism: hand-offs of up to 828 µs through a controller";
     ratio("daemon_over_in_program", Trip::Daemon, one_core);
     ratio("daemon_over_in_program_across_cores", Trip::DaemonAcross, "on two cores; expected ≥ 8");
 }
@@ -165,7 +166,7 @@ fn combine(first: &Series, second: &Series, figure: impl Fn(f64, f64) -> f64) ->
 }
 
 /// A row with the conditions of the work.
-fn row(measured: &Measured, system: &str, metric: &str, work: Work, series: &Series) -> Row {
+fn work_row(measured: &Measured, system: &str, metric: &str, work: Work, series: &Series) -> Row {
     let values: Vec<f64> = series.iter().flatten().copied().collect();
     let row = Row::new(system, metric, "ns", &values).param("kind", work.kind());
     let row = match work {

@@ -63,8 +63,19 @@ impl Work {
     /// All work that is measured, in the order of a round. `Own` is measured together with `Hold`.
     pub fn all() -> Vec<Work> {
         use Work::*;
-        let mut all =
-            vec![Return, Hub, Plain, NoEntry, RewrittenIn, RewrittenOut, NoMessage, WrongTag, Get, Heartbeat, Hold];
+        let mut all = vec![
+            Return,
+            Hub,
+            Plain,
+            NoEntry,
+            RewrittenIn,
+            RewrittenOut,
+            NoMessage,
+            WrongTag,
+            Get,
+            Heartbeat,
+            Hold,
+        ];
         all.extend(OWNERS.map(Prepare));
         ENTRIES.iter().for_each(|&entries| all.extend([Hot(entries), Uniform(entries)]));
         all

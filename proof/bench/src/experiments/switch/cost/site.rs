@@ -46,14 +46,8 @@ pub enum Trip {
 }
 
 impl Trip {
-    pub const ALL: [Trip; 6] = [
-        Trip::Program,
-        Trip::Daemon,
-        Trip::DaemonAcross,
-        Trip::Bridge,
-        Trip::OneSwitch,
-        Trip::FiveSwitches,
-    ];
+    pub const ALL: [Trip; 6] =
+        [Trip::Program, Trip::Daemon, Trip::DaemonAcross, Trip::Bridge, Trip::OneSwitch, Trip::FiveSwitches];
 
     pub fn name(self) -> &'static str {
         match self {
