@@ -51,6 +51,7 @@ struct packet {
     __u8 protocol; /* IPPROTO_TCP or IPPROTO_UDP */
     bool is_fragment;
     bool is_ipv6;
+    bool has_more_tags; /* PARSED_OTHER because of more than VLAN_TAGS_MAX tags */
     /* Offsets in the frame. */
     __u32 network;   /* of the IP header */
     __u32 transport; /* of what follows the IP headers; also set for PARSED_NO_PORTS */
@@ -195,6 +196,11 @@ static __always_inline enum parsed parse_arp(struct xdp_md *context, __u32 at, s
     return PARSED_ARP;
 }
 
+static __always_inline bool is_vlan_tag(__be16 kind)
+{
+    return kind == bpf_htons(ETH_P_8021Q) || kind == bpf_htons(ETH_P_8021AD);
+}
+
 static __always_inline enum parsed parse(struct xdp_md *context, struct packet *packet)
 {
     struct ethhdr *header = (void *)(long)context->data;
@@ -208,7 +214,7 @@ static __always_inline enum parsed parse(struct xdp_md *context, struct packet *
     for (int count = 0; count < VLAN_TAGS_MAX; count++) {
         struct vlan_tag tag;
 
-        if (kind != bpf_htons(ETH_P_8021Q) && kind != bpf_htons(ETH_P_8021AD))
+        if (!is_vlan_tag(kind))
             break;
         if (!load(context, at, &tag, sizeof(tag)))
             return PARSED_SHORT;
@@ -221,6 +227,7 @@ static __always_inline enum parsed parse(struct xdp_md *context, struct packet *
         return parse_ipv6(context, at, packet);
     if (kind == bpf_htons(ETH_P_ARP))
         return parse_arp(context, at, packet);
+    packet->has_more_tags = is_vlan_tag(kind);
     return PARSED_OTHER;
 }
 

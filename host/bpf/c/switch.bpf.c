@@ -5,24 +5,24 @@
 #include "switch/flow.h"
 #include "switch/forward.h"
 
-/* The caller's time and port, and room for the decision, in tests. */
-static __always_inline struct test_run *test_run(struct xdp_md *context)
+/* Sets `run` to the caller's time and port, and room for the decision, in tests. */
+static __always_inline bool test_run(struct xdp_md *context, struct test_run **run)
 {
-    struct test_run *run = (void *)(long)context->data_meta;
-
-    return (void *)(run + 1) <= (void *)(long)context->data ? run : NULL;
+    *run = (void *)(long)context->data_meta;
+    return (void *)(*run + 1) <= (void *)(long)context->data;
 }
 
 /* Sets time and ingress port; false if the frame arrived on an interface that is no port. */
 static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
 {
     __u32 interface = context->ingress_ifindex;
+    struct port *port;
     __u32 *number;
 
     if (is_test) {
-        struct test_run *run = test_run(context);
+        struct test_run *run;
 
-        if (!run)
+        if (!test_run(context, &run))
             return false;
         interface = run->ingress;
         frame->now = run->now;
@@ -33,30 +33,39 @@ static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
     if (!number)
         return false;
     frame->ingress = *number;
-    frame->port = bpf_map_lookup_elem(&ports, number);
-    return frame->port;
+    port = bpf_map_lookup_elem(&ports, number);
+    if (!port)
+        return false;
+    frame->port = *port;
+    return true;
+}
+
+/* Whether a server could send TCP under a service's address past the check of its owner: receivers understand more
+ * headers than the program parses. */
+static __always_inline bool hides_ports(const struct frame *frame)
+{
+    return frame->parsed == PARSED_LONG_CHAIN || frame->packet.has_more_tags;
 }
 
 static __always_inline enum verdict decide(struct xdp_md *context, struct frame *frame)
 {
-    struct ethernet *ethernet;
     enum verdict verdict;
+    void *data;
 
     if (!receive(context, frame))
         return DROP_UNKNOWN_PORT;
     frame->parsed = parse_frame(context, &frame->packet);
-    ethernet = head(context, sizeof(*ethernet));
-    if (ethernet) {
-        frame->target = ethernet->target;
-        frame->source = ethernet->source;
+    if (head(context, sizeof(struct ethernet), &data)) {
+        frame->target = ((struct ethernet *)data)->target;
+        frame->source = ((struct ethernet *)data)->source;
     }
-    if (frame->port->is_daemon)
+    if (frame->port.is_daemon)
         return is_control(frame) ? control_rule(context, frame) : DROP_UNKNOWN_PORT;
     if (is_link_local(&frame->target))
         return DROP_LINK_LOCAL;
     if (frame->parsed == PARSED_SHORT)
         return DROP_SHORT;
-    frame->is_routed = same_mac(&frame->target, &frame->port->mac);
+    frame->is_routed = same_mac(&frame->target, &frame->port.mac);
     if (is_control(frame))
         return control_rule(context, frame);
     if (frame->parsed == PARSED_PORTS && frame->packet.protocol == IPPROTO_TCP) {
@@ -64,6 +73,8 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
         if (verdict != UNDECIDED)
             return verdict;
     }
+    if (frame->port.is_server && hides_ports(frame))
+        return DROP_NOT_OWNER;
     verdict = forward(context, frame);
     return frame->from_owner && (verdict == SWITCHED || verdict == ROUTED) ? FROM_OWNER : verdict;
 }
@@ -76,9 +87,9 @@ static __always_inline int act(struct xdp_md *context, const struct frame *frame
     if (packets)
         ++*packets;
     if (is_test) {
-        struct test_run *run = test_run(context);
+        struct test_run *run;
 
-        if (run) {
+        if (test_run(context, &run)) {
             run->verdict = verdict;
             run->egress = frame->egress;
         }

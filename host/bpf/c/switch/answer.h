@@ -62,16 +62,18 @@ static __always_inline void write_ipv6(struct xdp_md *context, const struct pack
 }
 
 /* Writes the datagram into the frame: addresses, ports and message of `control`. */
-static __always_inline void write_datagram(struct xdp_md *context, const struct packet *packet,
+__noinline int write_datagram(struct xdp_md *context, const struct packet *packet,
                                            struct control *control, bool is_answer)
 {
+    if (!packet || !control)
+        return 0;
     control->udp.check = datagram_check(control);
     if (packet->is_ipv6)
         write_ipv6(context, packet, control);
     else
         write_ipv4(context, packet, control, is_answer);
-    bpf_xdp_store_bytes(context, packet->transport, &control->udp,
-                        sizeof(control->udp) + sizeof(control->message));
+    return bpf_xdp_store_bytes(context, packet->transport, &control->udp,
+                               sizeof(control->udp) + sizeof(control->message));
 }
 
 static __always_inline void tag(struct message *message, const struct server *receiver)
@@ -80,9 +82,8 @@ static __always_inline void tag(struct message *message, const struct server *re
 }
 
 /* Sends the message back to its sender. */
-static __always_inline enum verdict send_answer(struct xdp_md *context, struct frame *frame,
-                                                struct control *control, const struct server *sender,
-                                                enum status status)
+static __noinline int send_answer(struct xdp_md *context, struct frame *frame, struct control *control,
+                                  const struct server *sender, enum status status)
 {
     const struct packet *packet = &frame->packet;
 
@@ -101,8 +102,8 @@ static __always_inline enum verdict send_answer(struct xdp_md *context, struct f
 }
 
 /* Sends the message on to control->receiver, which reaches() has checked. */
-static __always_inline enum verdict relay(struct xdp_md *context, struct frame *frame, struct control *control,
-                                          enum outcome outcome)
+static __noinline int relay(struct xdp_md *context, struct frame *frame, struct control *control,
+                            enum outcome outcome)
 {
     const struct packet *packet = &frame->packet;
     struct server *receiver = server_of(control->receiver);

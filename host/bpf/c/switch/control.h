@@ -42,16 +42,15 @@ static __always_inline void forget_entry(struct control *control)
 }
 
 /* Copies the settled entry of the message's flow. Returns its element, if any. */
-static __always_inline struct flow *find(struct control *control)
+static __noinline struct flow *find(struct control *control)
 {
     struct flow *flow = bpf_map_lookup_elem(&flows, &control->key);
-    struct standing standing;
+    struct standing *at = &control->standing;
 
     if (flow && copy(flow, &control->key, &control->entry)) {
-        standing = standing_of(&control->entry);
-        if (!is_due(&standing, control->now))
+        read_standing(at, &control->entry);
+        if (!may_be_due(at, control->now) || !settle(&control->key, at, control->now))
             return flow;
-        settle(flow, &control->key, control->now);
         if (copy(flow, &control->key, &control->entry))
             return flow;
     }
@@ -60,7 +59,7 @@ static __always_inline struct flow *find(struct control *control)
 }
 
 /* Registers an owner: check 6. Its generation is the new term. */
-static __always_inline __u32 hello(struct control *control, struct owner *owner, const struct settings *config)
+static __noinline __u32 hello(struct control *control, struct owner *owner, const struct settings *config)
 {
     __u64 sequence = bpf_be64_to_cpu(control->message.sequence);
     bool is_current = control->message.epoch == bpf_cpu_to_be64(config->epoch);
@@ -102,7 +101,7 @@ static __always_inline __u32 hello(struct control *control, struct owner *owner,
 }
 
 /* Stores an owner's load. An owner that was declared dead is told so, and must say hello again. */
-static __always_inline __u32 heartbeat(struct control *control, struct owner *owner)
+static __noinline __u32 heartbeat(struct control *control, struct owner *owner)
 {
     const struct message *message = &control->message;
     struct liveness at;
@@ -131,8 +130,19 @@ static __always_inline __u32 heartbeat(struct control *control, struct owner *ow
     return answer(is_dead ? STATUS_NO_OWNER : STATUS_OK);
 }
 
+/* Whether the sender may own flows of the message's service. The daemon may not, but it may ask about them. */
+static __always_inline bool may_own(const struct control *control)
+{
+    return control->place.is_endpoint && may_own_at(&control->place, control->ingress);
+}
+
+static __always_inline bool may_ask(const struct control *control)
+{
+    return !control->sender || may_own(control);
+}
+
 /* Describes the n-th owner of the service. */
-static __always_inline __u32 list(struct control *control, bool is_new)
+static __noinline __u32 list(struct control *control, bool is_new)
 {
     struct message *message = &control->message;
     struct site site = {};
@@ -147,7 +157,7 @@ static __always_inline __u32 list(struct control *control, bool is_new)
     write_site(message, &site);
     if (!is_new)
         return answer(STATUS_REPLAYED);
-    if (!control->place.is_endpoint)
+    if (!control->place.is_endpoint || !may_ask(control))
         return answer(STATUS_FORBIDDEN);
     id = nth_owner(control->place.number, named_generation(control));
     server = server_of(id);
@@ -167,21 +177,19 @@ static __always_inline __u32 list(struct control *control, bool is_new)
     return answer(STATUS_OK);
 }
 
-/* Whether the sender may change flows of the message's service. */
-static __always_inline bool may_own(const struct control *control)
-{
-    return control->place.is_endpoint && (control->place.may_own_ports >> (control->ingress & 63)) & 1;
-}
-
 /* The messages about a flow, except list, heartbeat and hello. */
-static __noinline __u32 about_flow(struct control *control, bool is_new)
+__noinline __u32 about_flow(struct control *control, bool is_new)
 {
-    struct flow *flow = find(control);
+    struct flow *flow;
 
+    if (!control)
+        return answer(STATUS_STALE);
+    flow = find(control);
     if (!is_new)
         return answer(STATUS_REPLAYED);
     if (control->message.kind == KIND_GET)
-        return answer(control->entry.state == STATE_NONE ? STATUS_NO_ENTRY : STATUS_OK);
+        return !may_ask(control) ? answer(STATUS_FORBIDDEN)
+                                 : answer(control->entry.state == STATE_NONE ? STATUS_NO_ENTRY : STATUS_OK);
     if (control->sender) {
         struct owner *owner = owner_of(control->sender);
 
@@ -245,21 +253,25 @@ static __always_inline __u32 decide_message(struct control *control, const struc
         find(control);
         decision = answer(STATUS_STALE);
     }
+    /* A server learns nothing about the services of others. */
+    if (!may_ask(control))
+        forget_entry(control);
     if (outcome_of(decision) == ANSWER)
         write_state(control, &control->entry.owner);
     return decision;
 }
 
 /* Handles a frame that is_control() has found. */
-static __noinline int control_rule(struct xdp_md *context, struct frame *frame)
+__noinline int control_rule(struct xdp_md *context, struct frame *frame)
 {
-    struct control *control = only(&scratch);
+    __u32 index = frame && frame->ingress == PORT_DAEMON;
+    struct control *control = bpf_map_lookup_elem(&scratch, &index);
     struct settings *config = only(&settings);
     struct server *sender;
     struct owner *owner;
     __u32 decision;
 
-    if (!control || !config || !frame->port || !(frame->port->is_server || frame->port->is_daemon))
+    if (!control || !config || !frame || !(frame->port.is_server || frame->port.is_daemon))
         return DROP_CONTROL_PORT;
     if (!read_message(context, &frame->packet, control))
         return DROP_CONTROL_INVALID;

@@ -5,13 +5,65 @@
 #include "rewrite.h"
 #include "table.h"
 
-/* Whether a packet comes from a site: port, Ethernet address, IP address and TCP port. */
-static __always_inline bool is_from(const struct frame *frame, const struct site *site)
-{
-    struct server *server = server_of(site->server);
+/* What a packet from a server needs of an entry. */
+struct outbound {
+    struct standing standing;
+    struct mac original;
+    bool is_owners; /* addresses and port are the owner's */
+};
 
-    return server && server->port == frame->ingress && same_mac(&frame->source, &site->mac) &&
-           same_address(&frame->packet.peer, &site->address) && frame->packet.peer_port == site->port;
+/* What a packet to a server needs of an entry. */
+struct inbound {
+    struct standing standing;
+    struct site site; /* where it goes */
+};
+
+static __always_inline bool look_outbound(struct flow *flow, const struct flow_key *key,
+                                          const struct frame *frame, struct outbound *view)
+{
+    const struct entry *entry = &flow->entry;
+    bool found;
+
+    bpf_spin_lock(&flow->lock);
+    found = is_present(entry, key);
+    if (found) {
+        read_standing(&view->standing, entry);
+        view->original = entry->original.mac;
+        view->is_owners = same_mac(&frame->source, &entry->owner.mac) &&
+                          same_address(&frame->packet.peer, &entry->owner.address) &&
+                          frame->packet.peer_port == entry->owner.port;
+    }
+    bpf_spin_unlock(&flow->lock);
+    return found;
+}
+
+static __always_inline bool look_inbound(struct flow *flow, const struct flow_key *key, struct inbound *view)
+{
+    const struct entry *entry = &flow->entry;
+    bool found;
+
+    bpf_spin_lock(&flow->lock);
+    found = is_present(entry, key);
+    if (found) {
+        read_standing(&view->standing, entry);
+        if (entry->state == STATE_HELD) {
+            view->site = entry->target;
+            /* Otherwise the compiler computes the pointer, which needs CAP_PERFMON. */
+            barrier();
+        } else {
+            view->site = entry->owner;
+        }
+    }
+    bpf_spin_unlock(&flow->lock);
+    return found;
+}
+
+/* Whether a server is connected to the ingress port. */
+static __always_inline bool is_at_ingress(const struct frame *frame, __u32 id)
+{
+    struct server *server = server_of(id);
+
+    return server && server->port == frame->ingress;
 }
 
 /* Without an entry only the original owner is heard, at the service endpoint itself. */
@@ -23,58 +75,76 @@ static __always_inline bool is_from_original(const struct frame *frame, const st
            same_mac(&frame->source, &server->mac);
 }
 
+/* Result of from_server(): rule 4b applies. */
+#define NOT_FROM_PLACE (UNDECIDED + 1)
+
 /* Rule 4a: from a place at a server's port. */
-static __always_inline enum verdict from_server(struct xdp_md *context, struct frame *frame, struct place *place)
+__noinline int from_server(struct xdp_md *context, struct frame *frame)
 {
     const struct packet *packet = &frame->packet;
-    struct flow_key key = {
+    struct flow_key key;
+    struct place *place;
+    struct flow *flow;
+    struct outbound view;
+    struct standing *at = &view.standing;
+    struct tcp tcp = {};
+    bool is_short;
+    __u8 flags = 0;
+
+    if (!frame)
+        return DROP_SHORT;
+    place = place_of(&packet->peer, packet->peer_port);
+    if (!place)
+        return NOT_FROM_PLACE;
+    key = (struct flow_key){
         .client = packet->local,
         .service = place->service.address,
         .client_port = packet->local_port,
         .service_port = place->service.port,
     };
-    struct replacement service = {
-        .is_source = true,
-        .address = &place->service.address,
-        .port = place->service.port,
-    };
-    struct flow *flow = bpf_map_lookup_elem(&flows, &key);
-    struct view view;
-    struct tcp tcp;
-    __u8 flags = 0;
-
-    if (!flow || !look_settled(flow, &key, &view, false, frame->now))
+    flow = bpf_map_lookup_elem(&flows, &key);
+    if (!flow || !look_outbound(flow, &key, frame, &view))
         return is_from_original(frame, place) ? UNDECIDED : DROP_NOT_OWNER;
-    if (!is_from(frame, &view.site))
+    if (may_be_due(at, frame->now) && settle(&key, at, frame->now)) {
+        if (!look_outbound(flow, &key, frame, &view))
+            return is_from_original(frame, place) ? UNDECIDED : DROP_NOT_OWNER;
+    }
+    if (!view.is_owners || !is_at_ingress(frame, at->owner.server))
+        return DROP_NOT_OWNER;
+    is_short = !load_tcp(context, packet, &tcp);
+    /* A source that has exported the connection answers late packets with RST. If it really resets the connection, it
+     * takes the flow back first. */
+    if (!is_short && (tcp.flags & TCP_RST) && at->state == STATE_HELD)
         return DROP_NOT_OWNER;
     if (packet->is_fragment)
         return DROP_FRAGMENT;
-    if (!load_tcp(context, packet, &tcp))
+    if (is_short)
         return DROP_SHORT;
     if (tcp.flags & TCP_FIN)
         flags |= FIN_OWNER;
     if (tcp.flags & TCP_RST)
         flags |= RESET_OWNER;
-    if ((tcp.flags & TCP_ACK) && (view.standing.flags & FIN_CLAIMED) &&
-        bpf_ntohl(tcp.acknowledgment) == view.standing.claim)
+    if ((tcp.flags & TCP_ACK) && (at->flags & FIN_CLAIMED) && bpf_ntohl(tcp.acknowledgment) == at->claim)
         flags |= FIN_CLIENT;
-    if (!(flags & ~view.standing.flags))
+    if (!(flags & ~at->flags))
         flags = 0; /* they are set already */
     note(flow, &key, flags, 0, frame->now);
-    replace_end(context, packet, &service);
+    replace_end(context, packet, true, &place->service.address, place->service.port);
     set_source(context, &view.original);
     frame->from_owner = true;
     return UNDECIDED;
 }
 
 /* The number with which the receiver acknowledges all of a segment that has FIN. */
-static __noinline __u32 end_of(struct xdp_md *context, const struct packet *packet, const struct tcp *tcp)
+__noinline __u32 end_of(struct xdp_md *context, const struct packet *packet, const struct tcp *tcp)
 {
-    __u32 headers = packet->transport - packet->network + (tcp->offset >> 4) * 4;
-    __u32 at = packet->network + (packet->is_ipv6 ? 4 : __builtin_offsetof(struct ipv4, length));
+    __u32 headers, at, bytes;
     __be16 field = 0;
-    __u32 bytes;
 
+    if (!packet || !tcp)
+        return 0;
+    headers = packet->transport - packet->network + (tcp->offset >> 4) * 4;
+    at = packet->network + (packet->is_ipv6 ? 4 : __builtin_offsetof(struct ipv4, length));
     load(context, at, &field, sizeof(field));
     bytes = bpf_ntohs(field) + (packet->is_ipv6 ? IPV6_HEADER_BYTES : 0);
     bytes = bytes > headers ? bytes - headers : 0;
@@ -82,28 +152,36 @@ static __noinline __u32 end_of(struct xdp_md *context, const struct packet *pack
 }
 
 /* Rule 4b: to a service. */
-static __always_inline enum verdict to_server(struct xdp_md *context, struct frame *frame)
+__noinline int to_server(struct xdp_md *context, struct frame *frame)
 {
     const struct packet *packet = &frame->packet;
-    struct flow_key key = {
+    struct flow_key key;
+    struct flow *flow;
+    struct tcp tcp = {};
+    struct server *server;
+    struct inbound view;
+    struct standing *at = &view.standing;
+    bool is_short;
+
+    if (!frame)
+        return DROP_SHORT;
+    key = (struct flow_key){
         .client = packet->peer,
         .service = packet->local,
         .client_port = packet->peer_port,
         .service_port = packet->local_port,
     };
-    struct flow *flow = bpf_map_lookup_elem(&flows, &key);
-    struct replacement replacement = {.is_source = false};
-    struct tcp tcp = {};
-    struct server *server;
-    struct view view;
-    bool is_short;
-
-    if (!flow || !look_settled(flow, &key, &view, true, frame->now))
+    flow = bpf_map_lookup_elem(&flows, &key);
+    if (!flow || !look_inbound(flow, &key, &view))
         return UNDECIDED;
+    if (may_be_due(at, frame->now) && settle(&key, at, frame->now)) {
+        if (!look_inbound(flow, &key, &view))
+            return UNDECIDED;
+    }
     is_short = !load_tcp(context, packet, &tcp);
     if (!is_short && (tcp.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
-        (view.standing.flags & FIN_BOTH) == FIN_BOTH) {
-        end_entry(flow, &key, view.standing.state, view.generation);
+        (at->flags & FIN_BOTH) == FIN_BOTH) {
+        end_entry(flow, &key, at->state, at->generation, false);
         return UNDECIDED;
     }
     if (packet->is_fragment)
@@ -121,23 +199,17 @@ static __always_inline enum verdict to_server(struct xdp_md *context, struct fra
         return DROP_SAME_PORT;
     if (frame->is_routed && !route_out(context, packet, server->port))
         return PASSED;
-    replacement.address = &view.site.address;
-    replacement.port = view.site.port;
-    replace_end(context, packet, &replacement);
+    replace_end(context, packet, false, &view.site.address, view.site.port);
     set_target(context, &view.site.mac);
     frame->egress = server->port;
-    return view.standing.state == STATE_HELD ? TO_TARGET : TO_OWNER;
+    return at->state == STATE_HELD ? TO_TARGET : TO_OWNER;
 }
 
 static __always_inline enum verdict flow_rule(struct xdp_md *context, struct frame *frame)
 {
-    if (frame->port->is_server) {
-        struct place *place = place_of(&frame->packet.peer, frame->packet.peer_port);
+    int verdict = frame->port.is_server ? from_server(context, frame) : NOT_FROM_PLACE;
 
-        if (place)
-            return from_server(context, frame, place);
-    }
-    return to_server(context, frame);
+    return verdict == NOT_FROM_PLACE ? to_server(context, frame) : verdict;
 }
 
 #endif

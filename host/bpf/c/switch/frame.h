@@ -12,7 +12,7 @@ struct frame {
     __u64 now;
     __u32 ingress;     /* port number */
     __u32 egress;      /* port number, for verdicts that name a port */
-    struct port *port; /* the ingress port */
+    struct port port;  /* the ingress port */
     bool is_routed;    /* addressed to the ingress port */
     bool from_owner;   /* passed the check of rule 4a */
 };
@@ -59,12 +59,12 @@ struct tcp {
 #define PLAIN_NETWORK sizeof(struct ethernet)
 #define PLAIN_TRANSPORT (PLAIN_NETWORK + sizeof(struct ipv4))
 
-/* The frame's first bytes; NULL if it is shorter. */
-static __always_inline void *head(struct xdp_md *context, __u32 bytes)
+/* Sets `data` to the frame's first bytes; false if it is shorter. (Not a pointer that may be NULL, because without
+ * CAP_PERFMON the program may not compare a pointer to the frame with 0.) */
+static __always_inline bool head(struct xdp_md *context, __u32 bytes, void **data)
 {
-    void *data = (void *)(long)context->data;
-
-    return data + bytes <= (void *)(long)context->data_end ? data : NULL;
+    *data = (void *)(long)context->data;
+    return *data + bytes <= (void *)(long)context->data_end;
 }
 
 /* Whether the headers have their usual offsets, at which they can be read without helpers. */
@@ -73,19 +73,29 @@ static __always_inline bool is_plain(const struct packet *packet)
     return !packet->is_ipv6 && packet->network == PLAIN_NETWORK && packet->transport == PLAIN_TRANSPORT;
 }
 
+/* A function of its own, for a small stack. */
+__noinline int parse_slowly(struct xdp_md *context, struct packet *packet)
+{
+    return packet ? parse(context, packet) : PARSED_SHORT;
+}
+
 /* As parse(), but faster for TCP and UDP over IPv4 without VLAN tags, options and fragments. */
 static __always_inline enum parsed parse_frame(struct xdp_md *context, struct packet *packet)
 {
-    struct ethernet *ethernet = head(context, PLAIN_TRANSPORT + sizeof(struct ports));
+    struct ethernet *ethernet;
     struct ipv4 *ip;
     struct ports *ports;
+    void *data;
 
-    if (!ethernet || ethernet->kind != bpf_htons(ETH_P_IP))
-        return parse(context, packet);
+    if (!head(context, PLAIN_TRANSPORT + sizeof(struct ports), &data))
+        return parse_slowly(context, packet);
+    ethernet = data;
+    if (ethernet->kind != bpf_htons(ETH_P_IP))
+        return parse_slowly(context, packet);
     ip = (void *)(ethernet + 1);
     if (ip->version_length != 0x45 || (ip->fragment & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET)) ||
         (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP))
-        return parse(context, packet);
+        return parse_slowly(context, packet);
     ports = (void *)(ip + 1);
     packet->local = mapped(ip->destination);
     packet->peer = mapped(ip->source);
@@ -100,12 +110,13 @@ static __always_inline enum parsed parse_frame(struct xdp_md *context, struct pa
 /* Copies the TCP header without options; false if the frame is too short. */
 static __always_inline bool load_tcp(struct xdp_md *context, const struct packet *packet, struct tcp *tcp)
 {
-    if (is_plain(packet)) {
-        void *data = head(context, PLAIN_TRANSPORT + sizeof(*tcp));
+    void *data;
 
-        if (data)
-            *tcp = *(struct tcp *)(data + PLAIN_TRANSPORT);
-        return data;
+    if (is_plain(packet)) {
+        if (!head(context, PLAIN_TRANSPORT + sizeof(*tcp), &data))
+            return false;
+        *tcp = *(struct tcp *)(data + PLAIN_TRANSPORT);
+        return true;
     }
     return load(context, packet->transport, tcp, sizeof(*tcp));
 }

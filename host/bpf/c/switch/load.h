@@ -59,13 +59,6 @@ static __always_inline __u64 heard(__u64 now)
     return clock;
 }
 
-/* A server in the term in which it was named. */
-struct party {
-    __u64 term;
-    __u32 server;
-    __u32 zero;
-};
-
 static __always_inline struct owner *owner_of(__u32 id)
 {
     return bpf_map_lookup_elem(&owners, &id);
@@ -104,27 +97,31 @@ static __always_inline void take_place(struct owner *owner)
 
 /* The search for the least loaded owner. */
 struct choice {
+    const struct place *place; /* of the service */
     struct liveness at;
     __u64 load;
     __u64 weight;
     __u32 first;
     __u32 last;
     __u32 sender;
-    __u32 service;
     __u32 best; /* server id; 0: none found */
 };
 
 static long consider(__u64 index, struct choice *choice)
 {
     __u32 id = choice->first + (__u32)index;
+    struct server *server;
     struct owner *owner;
     __u64 load, weight;
 
     if (id > choice->last)
         id -= choice->last;
     owner = bpf_map_lookup_elem(&owners, &id);
-    if (!owner || id == choice->sender || !owner->term || owner->service != choice->service ||
+    if (!owner || id == choice->sender || !owner->term || owner->service != choice->place->number ||
         !owner->free_places || !owner->weight || is_silent(&choice->at, owner))
+        return 0;
+    server = server_of(id);
+    if (!server || !may_own_at(choice->place, server->port))
         return 0;
     load = owner->load;
     weight = owner->weight;
@@ -140,13 +137,13 @@ static long consider(__u64 index, struct choice *choice)
  * The id of the least loaded live owner of a service, other than the sender, that has room; 0 if there is none.
  * The scan begins at another id after each choice, so that ties rotate.
  */
-static __noinline __u32 least_loaded(__u32 service, __u32 sender, __u64 now)
+__noinline __u32 least_loaded(const struct place *place, __u32 sender, __u64 now)
 {
     struct settings *config = only(&settings);
     struct shared *state = only(&shared);
-    struct choice choice = {.service = service, .sender = sender};
+    struct choice choice = {.place = place, .sender = sender};
 
-    if (!config || !state || !config->server_last)
+    if (!place || !config || !state || !config->server_last)
         return 0;
     choice.at = liveness_at(now);
     choice.last = config->server_last;
@@ -189,7 +186,7 @@ static long pass_over(__u64 index, struct position *position)
 }
 
 /* The id of the n-th owner of a service, counted from 0; SERVERS_MAX if there are fewer. */
-static __noinline __u32 nth_owner(__u32 service, __u64 n)
+__noinline __u32 nth_owner(__u32 service, __u64 n)
 {
     struct position position = {.remaining = n, .service = service};
 

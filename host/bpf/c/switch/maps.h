@@ -147,6 +147,28 @@ struct flow {
     struct entry entry;
 };
 
+/* A server in the term in which it was named. */
+struct party {
+    __u64 term;
+    __u32 server;
+    __u32 zero;
+};
+
+/* The parts of an entry that decide whether it must be settled. */
+struct standing {
+    __u64 generation;
+    __u64 deadline;
+    __u64 last_packet;
+    __u64 reset;
+    struct party owner;
+    struct party target;
+    __u32 original; /* server id */
+    __u32 claim;
+    __u8 state;
+    __u8 flags;
+    __u16 zero[3];
+};
+
 /* A control message while the program handles it: more than the stack's 512 bytes could hold. */
 struct control {
     /* The datagram's pseudo-header, header and payload, contiguous for the checksum. */
@@ -158,6 +180,7 @@ struct control {
     struct message message;
     /* The flow that the message names. Absent: state STATE_NONE, and zeros as far as an answer has them. */
     struct entry entry;
+    struct standing standing;
     struct flow_key key;
     /* The place of the message's service; server 0 if there is none. */
     struct place place;
@@ -224,10 +247,11 @@ struct {
     __type(value, __u64);
 } verdicts SEC(".maps");
 
-/* One for each CPU: the kernel runs a CPU's packets one after the other. */
+/* For each CPU one for packets, which the kernel runs one after the other, and one for the daemon's messages, which
+ * old kernels run while a packet can interrupt them. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-    __uint(max_entries, 1);
+    __uint(max_entries, 2);
     __type(key, __u32);
     __type(value, struct control);
 } scratch SEC(".maps");
@@ -245,6 +269,12 @@ static __always_inline struct server *server_of(__u32 id)
     struct server *server = bpf_map_lookup_elem(&servers, &id);
 
     return server && server->is_configured ? server : NULL;
+}
+
+/* Whether the servers at a port may own a place's service. */
+static __always_inline bool may_own_at(const struct place *place, __u32 port)
+{
+    return (place->may_own_ports >> (port & (PORTS_MAX - 1))) & 1;
 }
 
 static __always_inline struct place *place_of(const struct address *address, __be16 port)

@@ -96,16 +96,20 @@ static __always_inline void clear_target(struct entry *entry)
 
 /*
  * Checks the site that the message's owner field names, and copies it to control->site: the Ethernet address of a
- * server, and the service endpoint or a place of that server for it. `only_server`: 0, or the server that it must be.
+ * server that may own the service, and the service endpoint or a place of that server for it. `only_server`: 0, or the server that it must be.
  */
-static __noinline int check_site(struct control *control, __u32 only_server)
+__noinline int check_site(struct control *control, __u32 only_server)
 {
-    struct site *site = &control->site;
-    struct station *station = station_of(&control->message.mac);
+    struct station *station;
     struct server *server;
     struct owner *owner;
     struct place *place;
+    struct site *site;
 
+    if (!control)
+        return false;
+    site = &control->site;
+    station = station_of(&control->message.mac);
     if (!station || !station->server || (only_server && station->server != only_server))
         return false;
     read_endpoint(&control->message.owner, &site->address, &site->port);
@@ -120,7 +124,7 @@ static __noinline int check_site(struct control *control, __u32 only_server)
     }
     owner = owner_of(site->server);
     server = server_of(site->server);
-    if (!owner || !server)
+    if (!owner || !server || !may_own_at(&control->place, server->port))
         return false;
     site->term = owner->term;
     return true;
@@ -139,7 +143,7 @@ static __always_inline bool names_no_target(const struct message *message)
 /* The least loaded server, at the service's own address until its *prepared* names another one. */
 static __always_inline bool choose_site(struct control *control)
 {
-    __u32 id = least_loaded(control->place.number, control->sender, control->now);
+    __u32 id = least_loaded(&control->place, control->sender, control->now);
     struct owner *owner = owner_of(id);
     struct server *server = server_of(id);
 
@@ -234,7 +238,7 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
     entry->target = control->site;
     entry->deadline = deadline_of(control);
     if (state != STATE_NONE)
-        return flow && commit(flow, entry, state, generation) ? RELAY_OK : RACED;
+        return flow && commit(flow, entry, state, generation, false) ? RELAY_OK : RACED;
     switch (create(entry)) {
     case CREATED:
         return RELAY_OK;
@@ -278,11 +282,11 @@ static __noinline __u32 prepared(struct control *control, struct flow *flow)
         entry->generation = new_generation();
         entry->replaced = REPLACED_NONE;
         clear_target(entry);
-        return commit(flow, entry, STATE_ASKED, generation) ? RELAY_FULL : RACED;
+        return commit(flow, entry, STATE_ASKED, generation, false) ? RELAY_FULL : RACED;
     }
     entry->state = STATE_HELD;
     entry->target = control->site;
-    return commit(flow, entry, STATE_ASKED, generation) ? RELAY_OK : RACED;
+    return commit(flow, entry, STATE_ASKED, generation, false) ? RELAY_OK : RACED;
 }
 
 static __noinline __u32 hold(struct control *control, struct flow *flow)
@@ -305,7 +309,7 @@ static __noinline __u32 hold(struct control *control, struct flow *flow)
     entry->replaced = REPLACED_NONE;
     entry->target = control->site;
     entry->deadline = deadline_of(control);
-    return commit(flow, entry, STATE_OWNED, generation) ? answer(STATUS_OK) : RACED;
+    return commit(flow, entry, STATE_OWNED, generation, false) ? answer(STATUS_OK) : RACED;
 }
 
 static __noinline __u32 own(struct control *control, struct flow *flow)
@@ -327,7 +331,7 @@ static __noinline __u32 own(struct control *control, struct flow *flow)
     entry->generation = new_generation();
     entry->replaced = REPLACED_NONE;
     clear_target(entry);
-    return commit(flow, entry, state, generation) ? answer(STATUS_OK) : RACED;
+    return commit(flow, entry, state, generation, by_target) ? answer(STATUS_OK) : RACED;
 }
 
 static __noinline __u32 release(struct control *control, struct flow *flow)
@@ -339,7 +343,7 @@ static __noinline __u32 release(struct control *control, struct flow *flow)
         return answer(status);
     if ((control->sender && entry->state != STATE_OWNED) || entry->generation != named_generation(control))
         return answer(STATUS_STALE);
-    if (!end_entry(flow, &control->key, entry->state, entry->generation))
+    if (!end_entry(flow, &control->key, entry->state, entry->generation, false))
         return RACED;
     entry->state = STATE_NONE;
     entry->generation = 0;

@@ -33,18 +33,12 @@ static __always_inline __u16 adjusted(__u16 check, __u32 change)
     return ~folded((__u16)~check + change);
 }
 
-/* One end of a flow, and what replaces it. */
-struct replacement {
-    bool is_source;
-    struct address *address;
-    __be16 port;
-};
-
-static __always_inline void replace_ipv4(struct ipv4 *ip, struct tcp *tcp, const struct replacement *to)
+static __always_inline void replace_ipv4(struct ipv4 *ip, struct tcp *tcp, bool is_source,
+                                         const struct address *to, __be16 to_port)
 {
-    __be32 *address = to->is_source ? &ip->source : &ip->destination;
-    __be16 *port = to->is_source ? &tcp->source : &tcp->destination;
-    __be32 new = to->address->words[3];
+    __be32 *address = is_source ? &ip->source : &ip->destination;
+    __be16 *port = is_source ? &tcp->source : &tcp->destination;
+    __be32 new = to->words[3];
     __u32 change = 0;
 
     if (*address != new) {
@@ -52,88 +46,105 @@ static __always_inline void replace_ipv4(struct ipv4 *ip, struct tcp *tcp, const
         ip->check = adjusted(ip->check, change);
         *address = new;
     }
-    if (*port != to->port) {
-        change += change16(*port, to->port);
-        *port = to->port;
+    if (*port != to_port) {
+        change += change16(*port, to_port);
+        *port = to_port;
     }
     if (change)
         tcp->check = adjusted(tcp->check, change);
 }
 
-static __always_inline void replace_ipv6(struct address *address, struct tcp *tcp, const struct replacement *to)
+static __always_inline bool store(struct xdp_md *context, __u32 at, void *from, __u32 bytes)
 {
-    __be16 *port = to->is_source ? &tcp->source : &tcp->destination;
-    __u32 change = 0;
-
-    if (!same_address(address, to->address)) {
-        change = change_address(address, to->address);
-        *address = *to->address;
-    }
-    if (*port != to->port) {
-        change += change16(*port, to->port);
-        *port = to->port;
-    }
-    if (change)
-        tcp->check = adjusted(tcp->check, change);
+    return bpf_xdp_store_bytes(context, at, from, bytes) == 0;
 }
 
-/* Frames whose headers are not at their usual offsets. */
-static __noinline int replace_slowly(struct xdp_md *context, const struct packet *packet,
-                                     const struct replacement *to)
+/* Adjusts the checksum at an offset of the frame. */
+static __always_inline void adjust_at(struct xdp_md *context, __u32 at, __u32 change)
 {
-    struct tcp tcp;
+    __u16 check;
 
-    if (!load(context, packet->transport, &tcp, sizeof(tcp)))
+    if (!load(context, at, &check, sizeof(check)))
+        return;
+    check = adjusted(check, change);
+    store(context, at, &check, sizeof(check));
+}
+
+/* Replaces an IPv4 address at an offset of the frame. Returns its change of checksums; 0 if it is the same. */
+static __always_inline __u32 replace_address_ipv4(struct xdp_md *context, __u32 network, __u32 at, __be32 new)
+{
+    __be32 old = 0;
+    __u32 change;
+
+    if (!load(context, at, &old, sizeof(old)) || old == new)
         return 0;
-    if (packet->is_ipv6) {
-        __u32 at = packet->network + 8 + (to->is_source ? 0 : sizeof(struct address));
-        struct address address;
+    store(context, at, &new, sizeof(new));
+    change = change32(old, new);
+    adjust_at(context, network + __builtin_offsetof(struct ipv4, check), change);
+    return change;
+}
 
-        if (!load(context, at, &address, sizeof(address)))
-            return 0;
-        replace_ipv6(&address, &tcp, to);
-        bpf_xdp_store_bytes(context, at, &address, sizeof(address));
-    } else {
-        struct ipv4 ip;
+static __always_inline __u32 replace_address_ipv6(struct xdp_md *context, __u32 at, const struct address *new)
+{
+    struct address old;
 
-        if (!load(context, packet->network, &ip, sizeof(ip)))
-            return 0;
-        replace_ipv4(&ip, &tcp, to);
-        bpf_xdp_store_bytes(context, packet->network, &ip, sizeof(ip));
+    if (!load(context, at, &old, sizeof(old)) || same_address(&old, new))
+        return 0;
+    store(context, at, (void *)new, sizeof(*new));
+    return change_address(&old, new);
+}
+
+/* The same for frames whose headers are not at their usual offsets. */
+__noinline int replace_slowly(struct xdp_md *context, const struct packet *packet, bool is_source,
+                                     const struct address *to, __be16 to_port)
+{
+    __u32 network, port_at, change;
+    __be16 port = 0;
+
+    if (!packet || !to)
+        return 0;
+    network = packet->network;
+    port_at = packet->transport + (is_source ? 0 : sizeof(port));
+    if (packet->is_ipv6)
+        change = replace_address_ipv6(context, network + 8 + (is_source ? 0 : sizeof(struct address)), to);
+    else
+        change = replace_address_ipv4(context, network, network + 12 + (is_source ? 0 : sizeof(__be32)),
+                                      to->words[3]);
+    if (load(context, port_at, &port, sizeof(port)) && port != to_port) {
+        store(context, port_at, &to_port, sizeof(to_port));
+        change += change16(port, to_port);
     }
-    bpf_xdp_store_bytes(context, packet->transport, &tcp, sizeof(tcp));
+    if (change)
+        adjust_at(context, packet->transport + __builtin_offsetof(struct tcp, check), change);
     return 0;
 }
 
 /* Replaces the address and port at one end of a TCP packet whose header was checked by load_tcp(). */
-static __always_inline void replace_end(struct xdp_md *context, const struct packet *packet,
-                                        const struct replacement *to)
+static __always_inline void replace_end(struct xdp_md *context, const struct packet *packet, bool is_source,
+                                        const struct address *to, __be16 to_port)
 {
     void *data;
 
-    if (!is_plain(packet)) {
-        replace_slowly(context, packet, to);
-        return;
-    }
-    data = head(context, PLAIN_TRANSPORT + sizeof(struct tcp));
-    if (data)
-        replace_ipv4(data + PLAIN_NETWORK, data + PLAIN_TRANSPORT, to);
+    if (!is_plain(packet))
+        replace_slowly(context, packet, is_source, to, to_port);
+    else if (head(context, PLAIN_TRANSPORT + sizeof(struct tcp), &data))
+        replace_ipv4(data + PLAIN_NETWORK, data + PLAIN_TRANSPORT, is_source, to, to_port);
 }
 
 static __always_inline void set_target(struct xdp_md *context, const struct mac *mac)
 {
-    struct ethernet *ethernet = head(context, sizeof(*ethernet));
+    void *data;
 
-    if (ethernet)
-        ethernet->target = *mac;
+    if (head(context, sizeof(struct ethernet), &data))
+        ((struct ethernet *)data)->target = *mac;
 }
 
 static __always_inline void set_source(struct xdp_md *context, const struct mac *mac)
 {
-    struct ethernet *ethernet = head(context, sizeof(*ethernet));
+    void *data;
 
-    if (ethernet)
-        ethernet->source = *mac;
+    if (head(context, sizeof(struct ethernet), &data))
+        ((struct ethernet *)data)->source = *mac;
 }
 
 static __always_inline void set_hop_limit_ipv4(struct ipv4 *ip, __u8 hop_limit)
@@ -156,20 +167,23 @@ static __always_inline __u8 hop_limit(struct xdp_md *context, const struct packe
 {
     __u32 offset = packet->is_ipv6 ? IPV6_HOP_LIMIT : __builtin_offsetof(struct ipv4, hop_limit);
     __u8 limit = 0;
+    void *data;
 
     if (is_plain(packet)) {
-        struct ethernet *ethernet = head(context, PLAIN_TRANSPORT);
-
-        return ethernet ? ((struct ipv4 *)(ethernet + 1))->hop_limit : 0;
+        if (!head(context, PLAIN_TRANSPORT, &data))
+            return 0;
+        return ((struct ipv4 *)(data + PLAIN_NETWORK))->hop_limit;
     }
     load(context, packet->network + offset, &limit, sizeof(limit));
     return limit;
 }
 
-static __noinline int set_hop_limit_slowly(struct xdp_md *context, const struct packet *packet, __u8 limit)
+__noinline int set_hop_limit_slowly(struct xdp_md *context, const struct packet *packet, __u8 limit)
 {
     struct ipv4 ip;
 
+    if (!packet)
+        return 0;
     if (packet->is_ipv6) {
         bpf_xdp_store_bytes(context, packet->network + IPV6_HOP_LIMIT, &limit, sizeof(limit));
         return 0;
@@ -183,15 +197,14 @@ static __noinline int set_hop_limit_slowly(struct xdp_md *context, const struct 
 
 static __always_inline void set_hop_limit(struct xdp_md *context, const struct packet *packet, __u8 limit)
 {
-    struct ethernet *ethernet;
+    void *data;
 
     if (!is_plain(packet)) {
         set_hop_limit_slowly(context, packet, limit);
         return;
     }
-    ethernet = head(context, PLAIN_TRANSPORT);
-    if (ethernet)
-        set_hop_limit_ipv4((struct ipv4 *)(ethernet + 1), limit);
+    if (head(context, PLAIN_TRANSPORT, &data))
+        set_hop_limit_ipv4(data + PLAIN_NETWORK, limit);
 }
 
 /* Prepares a routed packet for its egress port, except for the destination address. False if the packet must

@@ -30,7 +30,7 @@
         v0 ^= (word);                                                                                      \
     } while (0)
 
-static __noinline __u64 message_tag(const struct message *message, __u64 key0, __u64 key1)
+__noinline __u64 message_tag(const struct message *message, __u64 key0, __u64 key1)
 {
     const __u8 *bytes = (const __u8 *)message;
     __u64 v0 = key0 ^ 0x736f6d6570736575ULL;
@@ -38,6 +38,8 @@ static __noinline __u64 message_tag(const struct message *message, __u64 key0, _
     __u64 v2 = key0 ^ 0x6c7967656e657261ULL;
     __u64 v3 = key1 ^ 0x7465646279746573ULL;
 
+    if (!message)
+        return 0;
     /* Unrolled, because without CAP_PERFMON the verifier does not track a loop's counter. */
 #pragma clang loop unroll(full)
     for (int at = 0; at < SIPHASH_BYTES; at += 8) {

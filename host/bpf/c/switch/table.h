@@ -14,28 +14,6 @@
 
 #include "load.h"
 
-/* The parts of an entry that decide whether it must be settled. */
-struct standing {
-    __u64 deadline;
-    __u64 last_packet;
-    __u64 reset;
-    struct party owner;
-    struct party target;
-    __u32 original; /* server id */
-    __u32 claim;
-    __u8 state;
-    __u8 flags;
-    __u16 zero[3];
-};
-
-/* What a packet needs of an entry. */
-struct view {
-    __u64 generation;
-    struct standing standing;
-    struct site site;
-    struct mac original;
-};
-
 static __always_inline bool is_present(const struct entry *entry, const struct flow_key *key)
 {
     return entry->state >= STATE_ASKED && entry->state <= STATE_OWNED && same_key(&entry->key, key);
@@ -47,39 +25,19 @@ static __always_inline bool is_unchanged(const struct entry *entry, const struct
     return entry->state == state && entry->generation == generation && same_key(&entry->key, key);
 }
 
-static __always_inline struct standing standing_of(const struct entry *entry)
+static __always_inline void read_standing(struct standing *at, const struct entry *entry)
 {
-    return (struct standing){
-        .deadline = entry->deadline,
-        .last_packet = entry->last_packet,
-        .reset = entry->reset,
-        .owner = {.term = entry->owner.term, .server = entry->owner.server},
-        .target = {.term = entry->target.term, .server = entry->target.server},
-        .original = entry->original.server,
-        .claim = entry->claim,
-        .state = entry->state,
-        .flags = entry->flags,
-    };
-}
-
-/* Copies what a packet needs: to a server the site to which it goes, otherwise the owner's. */
-static __always_inline bool look(struct flow *flow, const struct flow_key *key, struct view *view, bool to_server)
-{
-    bool found;
-
-    bpf_spin_lock(&flow->lock);
-    found = is_present(&flow->entry, key);
-    if (found) {
-        view->generation = flow->entry.generation;
-        view->standing = standing_of(&flow->entry);
-        view->original = flow->entry.original.mac;
-        if (to_server && flow->entry.state == STATE_HELD)
-            view->site = flow->entry.target;
-        else
-            view->site = flow->entry.owner;
-    }
-    bpf_spin_unlock(&flow->lock);
-    return found;
+    at->generation = entry->generation;
+    at->deadline = entry->deadline;
+    at->last_packet = entry->last_packet;
+    at->reset = entry->reset;
+    at->owner = (struct party){.term = entry->owner.term, .server = entry->owner.server};
+    at->target = (struct party){.term = entry->target.term, .server = entry->target.server};
+    at->original = entry->original.server;
+    at->claim = entry->claim;
+    at->state = entry->state;
+    at->flags = entry->flags;
+    __builtin_memset(at->zero, 0, sizeof(at->zero));
 }
 
 /* Step 1 of settle: the connection has ended. */
@@ -114,64 +72,67 @@ static __always_inline bool is_orphan(const struct standing *at, __u8 state, __u
     return at->owner.server != at->original && state != STATE_HELD && !is_alive(&at->owner, now);
 }
 
-static __always_inline bool is_due(const struct standing *at, __u64 now)
+/* Whether time may have changed the entry. False for most packets of flows that have not moved. */
+static __always_inline bool may_be_due(const struct standing *at, __u64 now)
 {
-    return has_ended(at, now) || is_idle(at, now) || is_late(at, now) || lacks_target(at, now) ||
-           is_orphan(at, at->state, now);
+    return at->state != STATE_OWNED || at->owner.server != at->original || (at->flags & RESET_OWNER) ||
+           (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= IDLE_NS;
 }
 
-/* Removes an entry, if it still has this generation. */
-static __always_inline bool end_entry(struct flow *flow, const struct flow_key *key, __u8 state, __u64 generation)
+/* Removes an entry, if it still has this state and generation. `only_at_service`: and only if its owner is at the
+ * service endpoint. */
+static __always_inline bool end_entry(struct flow *flow, const struct flow_key *key, __u8 state, __u64 generation,
+                                      bool only_at_service)
 {
-    bool unchanged;
+    bool ends;
 
     bpf_spin_lock(&flow->lock);
-    unchanged = is_unchanged(&flow->entry, key, state, generation);
-    if (unchanged)
+    ends = is_unchanged(&flow->entry, key, state, generation);
+    if (ends && only_at_service)
+        ends = flow->entry.owner.port == key->service_port &&
+               same_address(&flow->entry.owner.address, &key->service);
+    if (ends)
         flow->entry.state = STATE_ENDED;
     bpf_spin_unlock(&flow->lock);
-    if (unchanged)
+    if (ends)
         bpf_map_delete_elem(&flows, key);
-    return unchanged;
+    return ends;
 }
 
-static __always_inline bool is_at_service(const struct site *site, const struct flow_key *key)
+/*
+ * Applies what time has changed, to the entry of which `at` is a copy; false if nothing. If another CPU has changed the
+ * entry meanwhile, its change stands. Not static, so that the verifier checks it once and not for each call.
+ */
+__noinline int settle(const struct flow_key *key, const struct standing *at, __u64 now)
 {
-    return site->port == key->service_port && same_address(&site->address, &key->service);
-}
-
-/* Applies what time has changed. If another CPU changes the entry meanwhile, its change stands. */
-static __noinline int settle(struct flow *flow, const struct flow_key *key, __u64 now)
-{
-    struct view view;
-    const struct standing *at = &view.standing;
     __u64 generation = 0;
-    __u8 state;
+    struct flow *flow;
     bool lost, orphan;
 
-    if (!look(flow, key, &view, false))
-        return 0;
-    state = at->state;
-    if (has_ended(at, now) || (is_idle(at, now) && is_at_service(&view.site, key))) {
-        end_entry(flow, key, state, view.generation);
-        return 0;
+    if (!key || !at)
+        return false;
+    if (has_ended(at, now) || is_idle(at, now)) {
+        flow = bpf_map_lookup_elem(&flows, key);
+        if (flow && end_entry(flow, key, at->state, at->generation, !has_ended(at, now)))
+            return true;
     }
     lost = lacks_target(at, now);
     if (lost)
         end_term(&at->target);
-    if (lost || is_late(at, now)) {
+    if (lost || is_late(at, now))
         generation = new_generation();
-        state = STATE_OWNED;
-    }
-    orphan = is_orphan(at, state, now);
+    orphan = is_orphan(at, generation ? STATE_OWNED : at->state, now);
     if (orphan) {
         end_term(&at->owner);
         generation = new_generation();
     }
     if (!generation)
-        return 0;
+        return false;
+    flow = bpf_map_lookup_elem(&flows, key);
+    if (!flow)
+        return true;
     bpf_spin_lock(&flow->lock);
-    if (is_unchanged(&flow->entry, key, at->state, view.generation)) {
+    if (is_unchanged(&flow->entry, key, at->state, at->generation)) {
         if (orphan)
             flow->entry.owner = flow->entry.original;
         flow->entry.state = STATE_OWNED;
@@ -181,19 +142,7 @@ static __noinline int settle(struct flow *flow, const struct flow_key *key, __u6
         flow->entry.deadline = 0;
     }
     bpf_spin_unlock(&flow->lock);
-    return 0;
-}
-
-/* Looks at the settled entry; false if there is none. */
-static __always_inline bool look_settled(struct flow *flow, const struct flow_key *key, struct view *view,
-                                         bool to_server, __u64 now)
-{
-    if (!look(flow, key, view, to_server))
-        return false;
-    if (!is_due(&view->standing, now))
-        return true;
-    settle(flow, key, now);
-    return look(flow, key, view, to_server);
+    return true;
 }
 
 /*
@@ -230,8 +179,10 @@ static __always_inline bool copy(struct flow *flow, const struct flow_key *key, 
     return found;
 }
 
-/* Writes a changed copy back, if the entry still has this state and generation. */
-static __always_inline bool commit(struct flow *flow, const struct entry *entry, __u8 state, __u64 generation)
+/* Writes a changed copy back, if the entry still has this state and generation. Flags that packets have set meanwhile
+ * stay. */
+static __always_inline bool commit(struct flow *flow, const struct entry *entry, __u8 state, __u64 generation,
+                                   bool has_moved)
 {
     bool unchanged;
 
@@ -244,6 +195,9 @@ static __always_inline bool commit(struct flow *flow, const struct entry *entry,
         flow->entry.owner = entry->owner;
         flow->entry.target = entry->target;
         flow->entry.deadline = entry->deadline;
+        /* The RST of a former owner says nothing about the connection of the new one. */
+        if (has_moved)
+            flow->entry.flags &= ~RESET_OWNER;
     }
     bpf_spin_unlock(&flow->lock);
     return unchanged;
@@ -260,7 +214,6 @@ static const __u8 empty_flow[sizeof(struct flow)] __attribute__((aligned(8)));
 
 static __always_inline enum creation create(const struct entry *entry)
 {
-    enum creation result = CREATION_RACED;
     struct flow *flow;
     long error = bpf_map_update_elem(&flows, &entry->key, &empty_flow, BPF_NOEXIST);
 

@@ -103,7 +103,7 @@ impl Ports {
     }
 
     /// Gives the pinned links a new program. Links whose interface was removed are unpinned.
-    pub(super) fn adopt(&mut self, program: &ProgramMut<'_>) -> Result<(), PortError> {
+    pub(super) fn adopt(&mut self, program: &ProgramMut<'_>) -> Result<(), BpfError> {
         let Some(pins) = &self.pins else { return Ok(()) };
         for port in (0..PORTS_MAX as u8).filter_map(PortId::new) {
             let path = pins.link(port);

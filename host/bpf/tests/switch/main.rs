@@ -17,10 +17,10 @@ const NOW: Time = Time(5_000_000_000);
 fn the_program_loads() {
     let Some(switch) = loaded(Switch::load(&config(3), EPOCH)) else { return };
     let verified: Vec<_> = libbpf_rs::query::ProgInfoIter::default()
-        .filter(|program| program.name.to_bytes() == b"spillway_switch")
-        .map(|program| (program.verified_insns, program.xlated_prog_len / 8, program.jited_prog_len))
+        .filter(|program| program.name.as_encoded_bytes() == b"spillway_switch")
+        .map(|program| (program.verified_insns, program.xlated_prog_insns.len(), program.jited_prog_insns.len()))
         .collect();
-    println!("{} instructions; verified, after verification, machine code: {verified:?}", switch.instructions());
+    println!("{} instructions; instructions checked by the verifier, left, and bytes of machine code: {verified:?}", switch.instructions());
     assert!(!verified.is_empty());
 }
 

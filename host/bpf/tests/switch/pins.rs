@@ -67,7 +67,7 @@ fn a_restart_loses_no_packet_and_no_state() {
         switch.attach(port(0), "port0").unwrap();
         switch.attach(port(1), "port1").unwrap();
         let done = AtomicBool::new(false);
-        let sent = std::thread::scope(|scope| {
+        let (switch, sent) = std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
                 let socket = UdpSocket::bind("10.0.1.0:1").unwrap();
                 let mut sent = 0_u64;
@@ -87,7 +87,7 @@ fn a_restart_loses_no_packet_and_no_state() {
                 switch.attach(port(0), "port0").expect("attaching again changes nothing");
             }
             done.store(true, Ordering::Relaxed);
-            sender.join().unwrap()
+            (switch, sender.join().unwrap())
         });
         println!("{sent} packets during {RESTARTS} restarts");
         assert!(sent > 1000, "{sent} packets");
