@@ -20,7 +20,11 @@ fn every_metric_is_documented() {
 fn every_drop_is_explained_to_operators() {
     let text = include_str!("../../../docs/howto/switch.md");
     for verdict in Verdict::ALL.into_iter().filter(|verdict| *verdict >= Verdict::DropUnknownPort) {
-        assert!(text.contains(&format!("`{}`", verdict.name())), "docs/howto/switch.md must explain {}", verdict.name());
+        assert!(
+            text.contains(&format!("`{}`", verdict.name())),
+            "docs/howto/switch.md must explain {}",
+            verdict.name()
+        );
     }
     let drops = text.split('`').filter(|word| word.starts_with("drop_"));
     for word in drops {

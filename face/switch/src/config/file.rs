@@ -17,9 +17,9 @@ use spillway_values::listen_address;
 use spillway_wire::packet::ethernet::Mac;
 
 use self::address::{endpoint, host_address};
-use super::SwitchConfig;
 use super::mac::parse_mac;
 use super::schema::{File, SwitchSection};
+use super::{Port, SwitchConfig};
 
 /// Reads the text of a configuration.
 ///
@@ -33,6 +33,8 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<SwitchConfig, Vec<Prob
         own_macs: BTreeMap::new(),
         own_addresses: BTreeSet::new(),
         used: BTreeMap::new(),
+        has_broken_port: false,
+        unclear_ports: BTreeSet::new(),
     };
     let config = reader.config(&file);
     let config = reader.values.finish(config)?;
@@ -55,6 +57,10 @@ struct Reader<'a> {
     own_addresses: BTreeSet<IpAddr>,
     /// Addresses and TCP ports of endpoints and places, with what they are.
     used: BTreeMap<SocketAddr, String>,
+    /// Whether a section of a port was left out: a port that other sections name may be that one.
+    has_broken_port: bool,
+    /// Numbers of the ports whose `may_own` has an error: further errors would be its consequences.
+    unclear_ports: BTreeSet<u8>,
 }
 
 impl Reader<'_> {
@@ -146,6 +152,11 @@ impl Reader<'_> {
         }
         self.own_addresses = addresses.iter().copied().collect();
         addresses
+    }
+
+    /// Whether the servers of a port may own a service, as far as is known.
+    fn may_own_service(&self, port: &Port, service: u8) -> bool {
+        port.may_own.contains(&service) || self.unclear_ports.contains(&port.number)
     }
 
     /// A text that must be given. `head`: the place of the section; `missing`: the error, with the next step.

@@ -51,6 +51,9 @@ impl SwitchConfig {
                 list(port.may_own.iter().map(|number| self.service_name(*number)))
             );
         }
+        if port.mac != Mac::ZERO {
+            text += &format!("# mac {}\n", port.mac);
+        }
         text
     }
 

@@ -32,25 +32,40 @@ impl Reader<'_> {
         for section in sections {
             let (head, section) = (section.span(), section.get_ref());
             let may_own = self.may_own(&section.may_own, services);
-            let missing = "interface is missing: name the interface; `ip link` lists them";
-            let Some((interface, span)) = self.required(&section.interface, &head, missing) else { continue };
-            // IFNAMSIZ of <net/if.h> is 16, with a zero byte.
-            if !(1..16).contains(&interface.len()) {
-                let message = "the name of an interface has 1 to 15 bytes; `ip link` lists them";
-                self.values.problem(span, message);
+            let Some((interface, span)) = self.new_interface(&section.interface, &head, &ports) else {
+                self.has_broken_port = true;
                 continue;
-            }
-            if ports.iter().any(|port| port.interface == interface) {
-                let message = format!("{interface} is already a port: give each port its own interface");
-                self.values.problem(span, message);
-                continue;
-            }
+            };
             let mac = self.mac_of_interface(&interface, &span);
             let number = u8::try_from(ports.len()).unwrap_or(u8::MAX);
-            ports.push(Port { number, interface, mac, may_own });
+            if may_own.is_none() {
+                self.unclear_ports.insert(number);
+            }
+            ports.push(Port { number, interface, mac, may_own: may_own.unwrap_or_default() });
         }
         self.check_owners(services, &ports);
         ports
+    }
+
+    /// The name of an interface that is no port yet.
+    fn new_interface(
+        &mut self,
+        setting: &Any,
+        head: &Range<usize>,
+        ports: &[Port],
+    ) -> Option<Placed<String>> {
+        let missing = "interface is missing: name the interface; `ip link` lists them";
+        let (interface, span) = self.required(setting, head, missing)?;
+        // IFNAMSIZ of <net/if.h> is 16, with a zero byte.
+        let problem = if !(1..16).contains(&interface.len()) {
+            "the name of an interface has 1 to 15 bytes; `ip link` lists them".to_owned()
+        } else if ports.iter().any(|port| port.interface == interface) {
+            format!("{interface} is already a port: give each port its own interface")
+        } else {
+            return Some((interface, span));
+        };
+        self.values.problem(span, problem);
+        None
     }
 
     fn mac_of_interface(&mut self, interface: &str, span: &Range<usize>) -> Mac {
@@ -62,27 +77,36 @@ impl Reader<'_> {
         found.mac
     }
 
-    /// Numbers of the services that the servers of a port may own, in order.
-    fn may_own(&mut self, texts: &Texts, services: &[Draft]) -> Vec<u8> {
-        let Some(list) = texts else { return Vec::new() };
+    /// Numbers of the services that the servers of a port may own, in order. `None`: the list has an error.
+    fn may_own(&mut self, texts: &Texts, services: &[Draft]) -> Option<Vec<u8>> {
+        let Some(list) = texts else { return Some(Vec::new()) };
         if list.get_ref().is_empty() {
             let message = "name the services that the port's servers may own, or leave may_own out if there are no \
                            servers";
             self.values.problem(list.span(), message);
+            return None;
         }
-        let mut numbers = Vec::new();
+        let mut numbers = Some(Vec::new());
         for text in list.get_ref() {
-            let found = services_of(text.get_ref(), services);
-            numbers.extend(self.values.checked(&text.span(), found).unwrap_or_default());
+            // The ranges of endpoints with errors are not known.
+            let is_unclear =
+                text.get_ref().contains('/') && services.iter().any(|one| one.endpoints.is_empty());
+            let found = match is_unclear {
+                true => None,
+                false => self.values.checked(&text.span(), services_of(text.get_ref(), services)),
+            };
+            numbers = numbers.zip(found).map(|(numbers, found)| [numbers, found].concat());
         }
+        let mut numbers = numbers?;
         numbers.sort_unstable();
         numbers.dedup();
-        numbers
+        Some(numbers)
     }
 
     fn check_owners(&mut self, services: &[Draft], ports: &[Port]) {
         for service in services {
-            if !ports.iter().any(|port| port.may_own.contains(&service.number)) {
+            let is_owned = ports.iter().any(|port| self.may_own_service(port, service.number));
+            if !is_owned && !self.has_broken_port {
                 let name = &service.name;
                 let message = format!(
                     "no server may own {name}: add may_own = [\"{name}\"] to the [[port]] sections of its servers"
@@ -155,7 +179,7 @@ impl Reader<'_> {
         let missing = format!("port is missing: name the interface that leads to {what}");
         let (interface, span) = self.required(setting, head, &missing)?;
         let found = ports.iter().find(|port| port.interface == interface).map(|port| port.number);
-        if found.is_none() {
+        if found.is_none() && !self.has_broken_port {
             let names: Vec<&str> = ports.iter().map(|port| port.interface.as_str()).collect();
             let message = format!(
                 "no [[port]] has interface = \"{interface}\": add it, or name one of {}",

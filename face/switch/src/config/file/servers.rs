@@ -98,7 +98,9 @@ impl Reader<'_> {
             format!("{address} is an address of the switch itself: give the server's")
         } else if let Some(other) = others.iter().find(|other| other.address == address) {
             format!("{address} is already the address of server {}: give each server's own", other.name)
-        } else if !config.control.iter().any(|control| control.is_ipv4() == address.is_ipv4()) {
+        } else if !config.control.is_empty()
+            && !config.control.iter().any(|control| control.is_ipv4() == address.is_ipv4())
+        {
             let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
             format!(
                 "control has no {family} address, from which control messages could be sent here: add one"
@@ -119,7 +121,7 @@ impl Reader<'_> {
     ) -> Option<&'p Port> {
         let (number, span) = self.port(setting, head, &config.ports, "the server")?;
         let port = config.ports.iter().find(|port| port.number == number)?;
-        if port.may_own.is_empty() {
+        if port.may_own.is_empty() && !self.unclear_ports.contains(&number) {
             let message = format!(
                 "port {} is not for servers: add may_own = [\"SERVICE\"] to it, or name another port",
                 port.interface
@@ -203,7 +205,7 @@ impl Reader<'_> {
             self.values.problem(service_span, message);
             return None;
         };
-        if !port.may_own.contains(&draft.number) {
+        if !self.may_own_service(port, draft.number) {
             let message = format!(
                 "the servers of port {} may not own {service}: add \"{service}\" to its may_own",
                 port.interface

@@ -116,10 +116,10 @@ impl Reader<'_> {
         span: Range<usize>,
         config: &SwitchConfig,
     ) {
-        let may_own = |port: &&crate::config::Port| port.may_own.contains(&number);
-        let is_owned_somewhere = config.ports.iter().any(|port| may_own(&port));
+        let is_owned_somewhere = config.ports.iter().any(|port| self.may_own_service(port, number));
         let port = config.ports.iter().find(|port| port.number == server.port);
-        if is_owned_somewhere && port.filter(may_own).is_none() {
+        let may_own = port.is_some_and(|port| self.may_own_service(port, number));
+        if is_owned_somewhere && !may_own {
             let (server, interface) = (&server.name, config.interface(server.port));
             let message = format!(
                 "{server} is on port {interface}, whose servers may not own {name}: add \"{name}\" to may_own there"
