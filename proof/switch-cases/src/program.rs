@@ -83,7 +83,7 @@ fn row(flow: &FlowEntry) -> FlowRow {
         service: flow.service.into(),
         state: flow.state as u8,
         generation: flow.generation,
-        replaced: flow.replaced.unwrap_or(u64::MAX),
+        replaced: flow.replaced,
         owner: site(&flow.owner),
         target: flow.target.as_ref().map(site),
         original: site(&flow.original),

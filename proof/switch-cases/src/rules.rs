@@ -42,7 +42,7 @@ impl Switch for Rules {
     }
 
     fn state(&self, now_ns: u64) -> State {
-        let flows = self.switch.flows().iter().map(|flow| FlowRow {
+        let flows = self.switch.flows().into_iter().map(|flow| FlowRow {
             client: flow.client.into(),
             service: flow.service.into(),
             state: flow.state as u8,
