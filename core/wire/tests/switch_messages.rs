@@ -248,6 +248,27 @@ fn a_relayed_message_has_the_state_that_fits_its_status() {
 }
 
 #[test]
+fn an_answer_has_a_status_that_requests_do_not_have() {
+    let answer = Answer {
+        kind: Kind::Hello,
+        status: Status::Replayed,
+        state: FlowState::None,
+        generation: 9,
+        subject: Subject::None,
+        owner: None,
+        load: 0,
+        lifetime_ms: 0,
+        free_places: 0,
+        weight: 0,
+    };
+    assert_eq!(error_with(Body::Answer(answer), |bytes| bytes[field::STATUS] = 0), MessageError::Status(0));
+    let target = Site::new(valid_flow().service(), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let prepared = Request::Prepared { flow: valid_flow(), asked: 9, import: Import::Ready(target) };
+    let with_other_status = error_with(Body::Request(prepared), |bytes| bytes[field::STATUS] = 7);
+    assert_eq!(with_other_status, MessageError::Status(7));
+}
+
+#[test]
 fn a_flow_has_two_addresses_of_one_family() {
     let (ipv4, ipv6) = (valid_flow().client(), Endpoint::new([0x20; 16], 1));
     assert_eq!(Flow::new(ipv4, ipv6), Err(MessageError::Family(4)));
