@@ -26,7 +26,7 @@ pub use flows::{Cleared, Client, FLOWS_LISTED_MAX, FlowStatus, Flows, Selection,
 pub use metrics::METRICS;
 pub use run::{detach, run};
 pub use start_error::StartError;
-pub use status::{FlowsStatus, PortStatus, ServerStatus, SwitchStatus};
+pub use status::{FlowsStatus, PortStatus, ServerStatus, ServiceStatus, SwitchStatus};
 
 /// Default path of a switch's admin socket, see [`spillway_daemon::default_socket`].
 pub fn default_socket() -> std::path::PathBuf {

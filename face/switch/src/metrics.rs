@@ -10,7 +10,7 @@ const SERVER: &[&str] = &["server"];
 /// All metrics but [those of the process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
-const ALL: [Declared<SwitchStatus>; 12] = [
+const ALL: [Declared<SwitchStatus>; 13] = [
     Declared::gauge(
         "spillway_switch_build_info",
         &["version"],
@@ -40,6 +40,14 @@ const ALL: [Declared<SwitchStatus>; 12] = [
         NONE,
         "Maximum number of flows with an entry.",
         |status, family| family.count(&[], status.flows.max),
+    ),
+    Declared::gauge(
+        "spillway_switch_service_flows",
+        &["service"],
+        "Flows with an entry by service: services share the table.",
+        |status, family| {
+            status.services.iter().for_each(|service| family.count(&[&service.name], service.flows));
+        },
     ),
     Declared::counter(
         "spillway_switch_flows_swept_total",

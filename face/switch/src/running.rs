@@ -14,7 +14,7 @@ use crate::config::SwitchConfig;
 use crate::control::ReloadOutcome;
 use crate::messages::Messages;
 use crate::program::{PortState, Program, warn_of_generic_mode};
-use crate::status::{FlowsStatus, PortStatus, ServerStatus, SwitchStatus};
+use crate::status::{FlowsStatus, PortStatus, ServerStatus, ServiceStatus, SwitchStatus};
 use crate::sweep::{Snapshot, sweep};
 
 /// Interval at which the daemon reads the tables and ends the entries of ended flows.
@@ -158,7 +158,7 @@ impl Running {
             epoch: self.messages.epoch(),
             ports: ports.iter().map(|state| port_status(state, &config)).collect(),
             servers: config.servers.iter().map(|server| server_status(server, &snapshot, &config)).collect(),
-            services: config.services.len(),
+            services: config.services.iter().map(|service| service_status(service, &snapshot)).collect(),
             stations: config.stations.len(),
             prefixes: config.routes.len(),
             flows: FlowsStatus {
@@ -186,6 +186,12 @@ fn port_status(state: &PortState, config: &SwitchConfig) -> PortStatus {
         problem: state.problem.clone(),
         may_own: may_own.map(str::to_owned).collect(),
     }
+}
+
+fn service_status(service: &crate::config::Service, snapshot: &Snapshot) -> ServiceStatus {
+    let flows =
+        |endpoint: &crate::config::Endpoint| snapshot.by_endpoint.get(&endpoint.address.into()).copied();
+    ServiceStatus { name: service.name.clone(), flows: service.endpoints.iter().filter_map(flows).sum() }
 }
 
 fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &SwitchConfig) -> ServerStatus {

@@ -25,8 +25,8 @@ pub struct SwitchStatus {
     pub ports: Vec<PortStatus>,
     /// Servers that may own flows.
     pub servers: Vec<ServerStatus>,
-    /// Numbers of services, stations and prefixes.
-    pub services: usize,
+    /// Services whose flows may move.
+    pub services: Vec<ServiceStatus>,
     /// Hosts that are no servers.
     pub stations: usize,
     /// Routes.
@@ -82,6 +82,15 @@ pub struct ServerStatus {
     pub weight: u16,
     /// Time since its last heartbeat; `None` without one.
     pub heartbeat_age_ms: Option<u64>,
+}
+
+/// A service whose flows may move.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Name of the service.
+    pub name: String,
+    /// Its flows with an entry: those that were moved, or are being moved.
+    pub flows: u64,
 }
 
 /// Numbers of flows with an entry.
@@ -160,7 +169,7 @@ impl fmt::Display for SwitchStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (forwarded, dropped) = self.forwarded_and_dropped();
         write!(f, "switch {} (pid {}) running for {} s", self.name, self.pid, self.uptime_ms / 1000)?;
-        write!(f, ", {} ports, {} services", self.ports.len(), self.services)?;
+        write!(f, ", {} ports, {} services", self.ports.len(), self.services.len())?;
         let FlowsStatus { asked, held, owned, max, .. } = self.flows;
         write!(f, ", {} flows of {max} ({owned} owned, {held} held, {asked} asked)", self.flows.total())?;
         write!(f, ", {forwarded} packets forwarded, {dropped} dropped")?;
@@ -242,7 +251,7 @@ mod tests {
                 server("b", 2, false, Some(1500)),
                 server("c", 3, false, None),
             ],
-            services: 1,
+            services: vec![ServiceStatus { name: "cache".into(), flows: 6 }],
             flows: FlowsStatus { asked: 1, held: 2, owned: 3, max: 100, swept: 0 },
             packets: BTreeMap::from([
                 ("switched".to_owned(), 10),

@@ -1,11 +1,12 @@
 //! Ends the entries of ended flows, and takes a snapshot of the tables for status and metrics.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use spillway_bpf::switch::OwnerEntry;
 use spillway_rules::VerdictCounters;
 use spillway_transport::Time;
-use spillway_wire::switch::FlowState;
+use spillway_wire::switch::{Endpoint, FlowState};
 
 use crate::flows::release;
 use crate::messages::Messages;
@@ -40,6 +41,8 @@ pub(crate) struct Snapshot {
     pub(crate) counters: VerdictCounters,
     pub(crate) owners: Vec<OwnerEntry>,
     pub(crate) flows: FlowCounts,
+    /// Flows by the endpoints of services.
+    pub(crate) by_endpoint: BTreeMap<Endpoint, u64>,
     /// Entries that the daemon has ended since its start.
     pub(crate) ended: u64,
     /// Time of the program's clock.
@@ -59,15 +62,17 @@ pub(crate) fn sweep(
 ) -> Result<Snapshot, String> {
     let now = tables.now();
     let mut flows = FlowCounts::default();
+    let mut by_endpoint = BTreeMap::new();
     let mut over = Vec::new();
     tables.visit_flows(&mut |entry| {
         if has_ended(entry, now) && over.len() < ENDED_MAX {
             over.push(*entry);
         } else {
             flows.add(entry.state);
+            *by_endpoint.entry(entry.service).or_default() += 1;
         }
     })?;
-    let mut snapshot = Snapshot { flows, ended, taken: now, ..Snapshot::default() };
+    let mut snapshot = Snapshot { flows, by_endpoint, ended, taken: now, ..Snapshot::default() };
     for entry in &over {
         match release(tables, messages, control, entry)? {
             true => snapshot.ended += 1,
@@ -102,6 +107,7 @@ mod tests {
         let snapshot = sweep(&tables, &messages, control(), 5).unwrap();
         assert_eq!(tables.clients(), ["10.0.0.7:1", "10.0.0.7:3"]);
         assert_eq!(snapshot.flows, FlowCounts { asked: 0, held: 1, owned: 1 });
+        assert_eq!(snapshot.by_endpoint.values().copied().collect::<Vec<_>>(), [2]);
         assert_eq!(snapshot.ended, 6);
         assert_eq!(sweep(&tables, &messages, control(), 6).unwrap().ended, 6);
     }
