@@ -130,7 +130,9 @@ struct entry {
     __u8 flags;
     __u16 zero;
     __u64 generation;
-    __u64 replaced; /* the generation that the last *prepare* named, or REPLACED_NONE */
+    /* Asked, and held after it: the generation that *prepare* named. Owned: that of the move that made the owner keep or
+     * get the flow. Otherwise REPLACED_NONE. */
+    __u64 replaced;
     struct site owner;
     struct site target; /* zero if owned */
     struct site original;

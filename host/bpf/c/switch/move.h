@@ -280,7 +280,7 @@ static __noinline __u32 prepared(struct control *control, struct flow *flow)
     if (refusal == STATUS_FULL) {
         entry->state = STATE_OWNED;
         entry->generation = new_generation();
-        entry->replaced = REPLACED_NONE;
+        entry->replaced = generation;
         clear_target(entry);
         return commit(flow, entry, STATE_ASKED, generation, false) ? RELAY_FULL : RACED;
     }
@@ -315,21 +315,24 @@ static __noinline __u32 hold(struct control *control, struct flow *flow)
 static __noinline __u32 own(struct control *control, struct flow *flow)
 {
     struct entry *entry = &control->entry;
-    __u64 generation = entry->generation;
+    __u64 generation = entry->generation, named = named_generation(control);
     __u8 state = entry->state;
     enum status as_target = is_target(control), as_owner = owns(control);
     bool by_target = as_target == STATUS_OK && state == STATE_HELD;
 
     if (as_target == STATUS_FORBIDDEN && as_owner == STATUS_FORBIDDEN)
         return answer(STATUS_FORBIDDEN);
-    if (generation != named_generation(control) ||
+    /* The same message again, whose answer was lost: it, or the end of the move, has made the sender the owner. */
+    if (state == STATE_OWNED && as_owner == STATUS_OK && entry->replaced == named)
+        return answer(STATUS_OK);
+    if (generation != named ||
         (!by_target && (as_owner != STATUS_OK || state == STATE_OWNED)))
         return answer(STATUS_STALE);
     if (by_target)
         entry->owner = entry->target;
     entry->state = STATE_OWNED;
     entry->generation = new_generation();
-    entry->replaced = REPLACED_NONE;
+    entry->replaced = named;
     clear_target(entry);
     return commit(flow, entry, state, generation, by_target) ? answer(STATUS_OK) : RACED;
 }

@@ -41,7 +41,7 @@
 #define IDLE_NS (600000 * NS_PER_MS)
 /* Maximum lifetime of a move, in ms. */
 #define LIFETIME_MAX_MS 60000
-/* The generation that no *prepare* names. */
+/* No generation: see struct entry. */
 #define REPLACED_NONE (~0ULL)
 
 /* Hop limit of answers and relayed messages. */

@@ -137,7 +137,7 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
             flow->entry.owner = flow->entry.original;
         flow->entry.state = STATE_OWNED;
         flow->entry.generation = generation;
-        flow->entry.replaced = REPLACED_NONE;
+        flow->entry.replaced = orphan ? REPLACED_NONE : at->generation;
         flow->entry.target = (struct site){};
         flow->entry.deadline = 0;
     }

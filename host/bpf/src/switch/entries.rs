@@ -41,7 +41,8 @@ pub struct FlowEntry {
     pub state: FlowState,
     /// The number of the last change.
     pub generation: u64,
-    /// The generation that the last *prepare* named; `u64::MAX` if the state has another cause.
+    /// Asked, and held after it: the generation that *prepare* named. Owned: that of the last move, if the owner got or kept
+    /// the flow in it. Otherwise `u64::MAX`.
     pub replaced: u64,
     /// The owner.
     pub owner: Site,
