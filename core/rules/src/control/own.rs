@@ -4,7 +4,7 @@ use spillway_wire::switch::Status;
 
 use super::request::{Context, Request};
 use super::rights::{check_relation, deadline, named_site};
-use crate::flow::{Move, REPLACED_NONE, Relation, Stage};
+use crate::flow::{Move, Relation, Stage};
 use crate::state::State;
 
 /// The owner of a flow directs its packets to a target.
@@ -20,7 +20,7 @@ pub(super) fn hold(context: &Context<'_>, state: &mut State, request: &Request) 
     if !state.owners.is_live(target.server, context.now) {
         return Err(Status::NoOwner);
     }
-    let intent = Move { target, replaced: REPLACED_NONE, deadline };
+    let intent = Move { target, deadline };
     entry.hold(intent, state.generations.next());
     state.flows.replace(request.flow, entry);
     Ok(())
@@ -36,13 +36,15 @@ pub(super) fn own(state: &mut State, request: &Request) -> Result<(), Status> {
     if (as_owner, as_target) == (Relation::Other, Relation::Other) {
         return Err(Status::Forbidden);
     }
-    if entry.generation() != request.generation {
-        return Err(Status::Stale);
-    }
     let intent = match entry.stage() {
+        // A repetition: the answer may have been lost.
+        Stage::Owned if as_owner == Relation::Same && entry.replaced() == request.generation => return Ok(()),
         Stage::Owned => return Err(Status::Stale),
         Stage::Asked(intent) | Stage::Held(intent) => intent,
     };
+    if entry.generation() != request.generation {
+        return Err(Status::Stale);
+    }
     if entry.is_held() && as_target == Relation::Same {
         entry.take_over(intent.target, state.generations.next());
     } else if as_owner == Relation::Same {

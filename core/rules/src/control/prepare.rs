@@ -35,7 +35,7 @@ pub(super) fn prepare(
     }
     state.owners.take_place(target.server);
     let generation = state.generations.next();
-    let intent = Move { target, replaced: request.generation, deadline };
+    let intent = Move { target, deadline };
     match entry {
         Some(mut entry) => {
             entry.ask(intent, generation);
@@ -87,7 +87,7 @@ pub(super) fn prepared(context: &Context<'_>, state: &mut State, request: &Reque
 fn repeated_target(entry: &Entry, request: &Request, term: u64) -> Option<Site> {
     let (Stage::Asked(intent) | Stage::Held(intent)) = entry.stage() else { return None };
     let is_owner = entry.relation_to_owner(request.sender, term) == Relation::Same;
-    (is_owner && intent.replaced == request.generation).then_some(intent.target)
+    (is_owner && entry.replaced() == request.generation).then_some(intent.target)
 }
 
 /// Whether a flow without entry is the sender's to move.

@@ -17,7 +17,8 @@ const AFTER_RST: Duration = Duration::from_secs(1);
 const AFTER_FINS: Duration = Duration::from_secs(60);
 /// Time without a packet after which an entry ends that decides as no entry would.
 const AFTER_RETURN: Duration = Duration::from_secs(600);
-/// [`Move::replaced`] of a move that no prepare has begun.
+/// [`Entry::replaced`] if no message names a generation: after a hold, and when the flow has returned to its original
+/// owner.
 pub(crate) const REPLACED_NONE: u64 = u64::MAX;
 
 /// Identifies a flow.
@@ -72,8 +73,6 @@ impl Site {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) target: Site,
-    /// The generation that the prepare replaced, 0 if the flow had no entry; [`REPLACED_NONE`] after a hold.
-    pub(crate) replaced: u64,
     /// When the move ends by itself.
     pub(crate) deadline: Time,
 }
@@ -103,6 +102,9 @@ enum ClientFin {
 pub(crate) struct Entry {
     stage: Stage,
     generation: u64,
+    /// The generation that the last change has replaced, by which the message that made the change is recognized when it
+    /// is repeated, because its answer was lost.
+    replaced: u64,
     owner: Site,
     original: Site,
     last_packet: Time,
@@ -117,6 +119,7 @@ impl Entry {
         Entry {
             stage: Stage::Asked(intent),
             generation,
+            replaced: 0,
             owner: original,
             original,
             last_packet: now,
@@ -141,6 +144,12 @@ impl Entry {
 
     pub(crate) fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// The generation that *prepare* has replaced, if the flow is asked for or held; if it is owned, the generation with
+    /// which the last move has ended in the owner's favour. See [`REPLACED_NONE`].
+    pub(crate) fn replaced(&self) -> u64 {
+        self.replaced
     }
 
     pub(crate) fn owner(&self) -> &Site {
@@ -208,6 +217,7 @@ impl Entry {
     /// A target is asked to import the connection.
     pub(crate) fn ask(&mut self, intent: Move, generation: u64) {
         debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
+        self.replaced = self.generation;
         (self.stage, self.generation) = (Stage::Asked(intent), generation);
     }
 
@@ -222,6 +232,7 @@ impl Entry {
     /// The owner directs packets to a target without asking.
     pub(crate) fn hold(&mut self, intent: Move, generation: u64) {
         debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
+        self.replaced = REPLACED_NONE;
         (self.stage, self.generation) = (Stage::Held(intent), generation);
     }
 
@@ -233,6 +244,7 @@ impl Entry {
 
     /// The move has ended: `owner` owns the flow.
     pub(crate) fn own(&mut self, owner: Site, generation: u64) {
+        self.replaced = self.generation;
         (self.stage, self.owner, self.generation) = (Stage::Owned, owner, generation);
     }
 
@@ -289,6 +301,7 @@ impl Entry {
         let has_moved = self.owner.server != self.original.server;
         if has_moved && !self.is_held() && !self.owner.keeps_flow(owners, now) {
             self.own(self.original, generations.next());
+            self.replaced = REPLACED_NONE;
         }
     }
 }

@@ -30,7 +30,8 @@ pub struct FlowView {
     pub state: FlowState,
     /// The number of its last change.
     pub generation: u64,
-    /// The generation that the prepare of the move replaced.
+    /// If the flow is asked for or held: the generation that the prepare replaced. If it is owned: the generation with
+    /// which the last move ended.
     pub replaced: Option<u64>,
     /// The owner.
     pub owner: SiteView,
@@ -63,7 +64,7 @@ impl FlowView {
             service: key.service,
             state: entry.state(),
             generation: entry.generation(),
-            replaced: intent.map(|intent| intent.replaced).filter(|replaced| *replaced != REPLACED_NONE),
+            replaced: Some(entry.replaced()).filter(|replaced| *replaced != REPLACED_NONE),
             owner: SiteView::from(entry.owner()),
             target: entry.target().map(SiteView::from),
             original: SiteView::from(entry.original()),

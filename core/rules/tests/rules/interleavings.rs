@@ -27,6 +27,32 @@ fn an_owner_that_has_lost_a_flow_is_told_so_after_a_pause() {
     assert_eq!(heartbeat(&mut world, 2), Status::NoOwner);
 }
 
+/// The same if a reload makes the timeout longer.
+#[test]
+fn a_longer_timeout_does_not_revive_an_owner_that_has_lost_a_flow() {
+    let longer = || {
+        let mut config = crate::test_config::config();
+        config.owner_timeout = Duration::from_secs(60);
+        config
+    };
+    for is_owner in [false, true] {
+        let mut world = World::new();
+        world.ask(1, 2);
+        world.ready(2);
+        if is_owner {
+            assert_eq!(world.own(2), Status::Ok);
+        }
+        world.alive = vec![1, 3, 4];
+        world.pass(Duration::from_secs(2));
+        let mut without_packets = world.clone();
+        without_packets.switch.reload(longer()).unwrap();
+        assert_eq!(heartbeat(&mut without_packets, 2), Status::Ok, "it has lost nothing");
+        world.client_sends(ACK);
+        world.switch.reload(longer()).unwrap();
+        assert_eq!(heartbeat(&mut world, 2), Status::NoOwner);
+    }
+}
+
 /// The same for a target that loses a flow that it has not owned yet.
 #[test]
 fn a_target_that_has_lost_a_flow_is_told_so_after_a_pause() {
@@ -162,10 +188,50 @@ fn a_repeated_own_states_the_owner() {
     world.ready(2);
     let own = Message::new(2, Kind::Own).generation(world.generation());
     assert_eq!(world.send(own.clone()).status(), Status::Ok);
-    let repeated = world.send(own);
-    assert_eq!(repeated.outcome(), (Status::Stale, FlowState::Owned));
+    let entry = world.entry();
+    let repeated = world.send(own.clone());
+    assert_eq!(repeated.outcome(), (Status::Ok, FlowState::Owned));
     assert_eq!(repeated.view.owner().unwrap().endpoint(), place_of(2));
-    assert_eq!(repeated.view.generation(), world.generation());
+    assert_eq!((repeated.view.generation(), world.entry()), (world.generation(), entry));
+    // Not after the next change.
+    world.move_flow(2, 3);
+    assert_eq!(world.send(own).status(), Status::Forbidden);
+}
+
+/// The original owner gives the flow away and gets no answer to its *own*. It may go on with its copy of the connection
+/// only if it has won, not if the flow came back to it from a dead owner.
+#[test]
+fn an_original_owner_knows_whether_its_own_has_won() {
+    for target_wins in [false, true] {
+        let mut world = World::new();
+        world.ask(1, 2);
+        world.ready(2);
+        let own = Message::new(1, Kind::Own).generation(world.generation());
+        if target_wins {
+            assert_eq!(world.own(2), Status::Ok);
+            world.alive = vec![1, 3, 4];
+            world.pass(Duration::from_millis(1010));
+            world.client_sends(ACK);
+            assert_eq!(world.entry().unwrap().owner.server, ServerId(1));
+            assert_eq!(world.send(own).outcome(), (Status::Stale, FlowState::Owned));
+        } else {
+            assert_eq!(world.send(own.clone()).status(), Status::Ok);
+            assert_eq!(world.send(own).outcome(), (Status::Ok, FlowState::Owned));
+        }
+    }
+    // The deadline has the same result as the owner's own.
+    let mut world = World::new();
+    world.ask(1, 2);
+    world.ready(2);
+    let own = Message::new(1, Kind::Own).generation(world.generation());
+    world.pass(crate::world::LIFETIME);
+    assert_eq!(world.send(own).outcome(), (Status::Ok, FlowState::Owned));
+    // So has a refusal.
+    world.ask(1, 2);
+    let own = Message::new(1, Kind::Own).generation(world.generation());
+    let refused = Message::new(2, Kind::Prepared).generation(world.generation()).status(Status::Full);
+    world.send(refused).relayed();
+    assert_eq!(world.send(own).outcome(), (Status::Ok, FlowState::Owned));
 }
 
 /// The owner gives up while the target takes over: the first *own* wins, in either order.

@@ -51,8 +51,9 @@ fn moves_to_a_dead_target_return_to_the_owner() {
         world.pass(Duration::from_millis(1010));
         assert_eq!(owner(&world), Some((ServerId(3), FlowState::Owned)));
         assert_eq!(world.client_sends(ACK).1.target, place_of(3));
-        let own = Message::new(3, Kind::Own).generation(generation);
-        assert_eq!(world.send(own).outcome(), (Status::Stale, FlowState::Owned));
+        let own = |generation| Message::new(3, Kind::Own).generation(generation);
+        assert_eq!(world.send(own(generation)).status(), Status::Ok, "the owner keeps the flow");
+        assert_eq!(world.send(own(generation - 1)).outcome(), (Status::Stale, FlowState::Owned));
     }
 }
 
