@@ -12,7 +12,7 @@ pub struct Message {
     pub sequence: u64,
     /// Start time of the switch in nanoseconds since 1970; a *hello* from a sender that does not know it has 0.
     pub epoch: u64,
-    /// What the message says.
+    /// The content, by direction.
     pub body: Body,
 }
 
@@ -91,7 +91,7 @@ pub enum Request {
         /// The sender's capacity relative to other owners of the service; 0 imports nothing.
         weight: u16,
     },
-    /// The sender begins to be an owner, if it knows the epoch; otherwise the answer tells the epoch.
+    /// The sender begins to be an owner, if it knows the epoch; otherwise the answer states the epoch.
     Hello,
     /// Queries an owner of a service.
     List {
