@@ -40,9 +40,7 @@ impl Map {
     }
 
     pub(crate) fn value(&self, key: &[u8], flags: MapFlags) -> Result<Option<Vec<u8>>, BpfError> {
-        self.handle
-            .lookup(key, flags)
-            .map_err(BpfError::of(format!("cannot read the map `{}`", self.name)))
+        self.handle.lookup(key, flags).map_err(BpfError::of(format!("cannot read the map `{}`", self.name)))
     }
 
     /// Changes one value while the program, which locks the values of this map, may change it too.

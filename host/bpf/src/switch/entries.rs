@@ -124,7 +124,9 @@ impl Entries {
         let clock = clock_at(&shared, now);
         let mut owners = Vec::new();
         for id in 0..SENDERS_MAX {
-            let Some(value) = self.owners.value(&(id as u32).to_ne_bytes(), MapFlags::LOCK)? else { continue };
+            let Some(value) = self.owners.value(&(id as u32).to_ne_bytes(), MapFlags::LOCK)? else {
+                continue;
+            };
             owners.extend(owner(ServerId(id as u8), &value, clock, timeout));
         }
         Ok(owners)
@@ -180,8 +182,7 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
     let mut reader = Reader::new(value);
     reader.skip::<8>(); // lock
     let (client, service) = (reader.array(), reader.array());
-    let (client, service) =
-        (Endpoint::new(client, reader.port()), Endpoint::new(service, reader.port()));
+    let (client, service) = (Endpoint::new(client, reader.port()), Endpoint::new(service, reader.port()));
     let state = FlowState::try_from(reader.u8()).ok().filter(|state| *state != FlowState::None)?;
     let flags = reader.u8();
     reader.skip::<2>();

@@ -133,7 +133,8 @@ impl Pins {
                 map.set_max_entries(open(&path)?.max_entries())
                     .map_err(BpfError::of("cannot set the size of the map `flows`"))?;
             }
-            map.set_pin_path(&path).map_err(BpfError::of(format!("cannot use the pin {}", path.display())))?;
+            map.set_pin_path(&path)
+                .map_err(BpfError::of(format!("cannot use the pin {}", path.display())))?;
         }
         Ok(())
     }

@@ -5,14 +5,14 @@ use std::fmt;
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, MapCore, Object, ProgramMut};
-use spillway_rules::config::{Config, PORTS_MAX};
 use spillway_rules::PortId;
+use spillway_rules::config::{Config, PORTS_MAX};
 
 use super::pins::{PinError, Pins};
 use super::{LOOPBACK, run};
+use crate::BpfError;
 use crate::attach::{self, AttachError, Mode};
 use crate::map::Map;
-use crate::BpfError;
 
 /// Why a port was not attached or detached.
 #[derive(Debug)]
@@ -134,7 +134,8 @@ impl Ports {
     ) -> Result<(), PortError> {
         let index = attach::index_of(interface)?;
         if let Some(link) = self.links.get(&port) {
-            if matches!(state(link)?, PortState::Attached { interface, .. } if i32::try_from(interface) == Ok(index)) {
+            if matches!(state(link)?, PortState::Attached { interface, .. } if i32::try_from(interface) == Ok(index))
+            {
                 return Ok(());
             }
             self.detach(port)?;

@@ -62,8 +62,9 @@ pub(super) fn test_run(
         repeat,
         ..ProgramInput::default()
     };
-    let output =
-        program.test_run(input).map_err(BpfError::of("cannot run the program `spillway_switch` on a frame"))?;
+    let output = program
+        .test_run(input)
+        .map_err(BpfError::of("cannot run the program `spillway_switch` on a frame"))?;
     let (action, duration) = (output.return_value, output.duration);
     let number = |at: usize| u32::from_ne_bytes(*after[at..].first_chunk().expect("inside struct test_run"));
     let (verdict, egress) = (number(12), number(16));

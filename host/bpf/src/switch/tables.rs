@@ -131,7 +131,8 @@ fn stations(config: &Config) -> Entries {
 }
 
 fn own_addresses(config: &Config) -> Entries {
-    let is_control = |address: &Address| config.control.iter().any(|endpoint| endpoint.address() == address.0);
+    let is_control =
+        |address: &Address| config.control.iter().any(|endpoint| endpoint.address() == address.0);
     config
         .own_addresses
         .iter()

@@ -18,9 +18,14 @@ fn the_program_loads() {
     let Some(switch) = loaded(Switch::load(&config(3), EPOCH)) else { return };
     let verified: Vec<_> = libbpf_rs::query::ProgInfoIter::default()
         .filter(|program| program.name.as_encoded_bytes() == b"spillway_switch")
-        .map(|program| (program.verified_insns, program.xlated_prog_insns.len(), program.jited_prog_insns.len()))
+        .map(|program| {
+            (program.verified_insns, program.xlated_prog_insns.len(), program.jited_prog_insns.len())
+        })
         .collect();
-    println!("{} instructions; instructions checked by the verifier, left, and bytes of machine code: {verified:?}", switch.instructions());
+    println!(
+        "{} instructions; instructions checked by the verifier, left, and bytes of machine code: {verified:?}",
+        switch.instructions()
+    );
     assert!(!verified.is_empty());
 }
 
@@ -134,7 +139,11 @@ fn durations() {
         frame
     });
     show("TCP, no entry", port(0), &tcp_frame((mac(1), mac(0)), client(1), service(), 0x10));
-    show("TCP from the original owner, no entry", port(1), &tcp_frame((mac(0), mac(1)), service(), client(1), 0x10));
+    show(
+        "TCP from the original owner, no entry",
+        port(1),
+        &tcp_frame((mac(0), mac(1)), service(), client(1), 0x10),
+    );
     // A message whose sequence number was seen is checked, tagged and answered on each run: the frame is then an
     // answer, which is invalid. So messages are measured one by one.
     let mut sequence = 100;
@@ -144,7 +153,10 @@ fn durations() {
                 sequence += 1;
                 let (sender, frame) = make(sequence);
                 let (run, duration) = switch.measure(port(sender), NOW, &frame, 1).unwrap();
-                assert!(matches!(run.verdict, Verdict::Answered | Verdict::Relayed | Verdict::ToOwner | Verdict::FromOwner));
+                assert!(matches!(
+                    run.verdict,
+                    Verdict::Answered | Verdict::Relayed | Verdict::ToOwner | Verdict::FromOwner
+                ));
                 duration.as_nanos()
             })
             .collect();

@@ -83,7 +83,10 @@ fn a_restart_loses_no_packet_and_no_state() {
                 switch = open(EPOCH + 1 + restart as u64);
                 assert_eq!(switch.epoch(), EPOCH, "the epoch stays with the pins");
                 let ports = switch.ports().unwrap();
-                assert!(matches!(ports[..], [(_, PortState::Attached { .. }), (_, PortState::Attached { .. })]), "{ports:?}");
+                assert!(
+                    matches!(ports[..], [(_, PortState::Attached { .. }), (_, PortState::Attached { .. })]),
+                    "{ports:?}"
+                );
                 switch.attach(port(0), "port0").expect("attaching again changes nothing");
             }
             done.store(true, Ordering::Relaxed);

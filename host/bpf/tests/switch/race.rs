@@ -56,7 +56,10 @@ fn of_two_simultaneous_claims_exactly_one_succeeds() {
     });
     println!("of {PAIRS} pairs server 1 won {}, server 2 {}", wins[0], wins[1]);
     assert_eq!(wins[0] + wins[1], PAIRS);
-    assert!(wins.iter().all(|wins| *wins > 0), "both should win sometimes, otherwise nothing was simultaneous");
+    assert!(
+        wins.iter().all(|wins| *wins > 0),
+        "both should win sometimes, otherwise nothing was simultaneous"
+    );
 }
 
 /// Makes server 1 hold flow 1 for server 2.

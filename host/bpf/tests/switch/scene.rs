@@ -76,14 +76,19 @@ pub fn config(servers: u8) -> Config {
                 port: port(id.min(62)),
             })
             .collect(),
-        places: std::iter::once(Place { at: service(), service: service(), number: SERVICE, server: ServerId(1) })
-            .chain((1..=servers).map(|id| Place {
-                at: place_of(id),
-                service: service(),
-                number: SERVICE,
-                server: ServerId(id),
-            }))
-            .collect(),
+        places: std::iter::once(Place {
+            at: service(),
+            service: service(),
+            number: SERVICE,
+            server: ServerId(1),
+        })
+        .chain((1..=servers).map(|id| Place {
+            at: place_of(id),
+            service: service(),
+            number: SERVICE,
+            server: ServerId(id),
+        }))
+        .collect(),
         owner_timeout: std::time::Duration::from_secs(1),
         flows_max: 4096,
     }
@@ -180,7 +185,12 @@ fn ipv4(protocol: u8, source: [u8; 4], destination: [u8; 4], payload: usize) -> 
 }
 
 /// Sends a message; returns its answer, whose tag is checked.
-pub fn ask(switch: &Switch, sender: u8, now: Time, message: View<[u8; MESSAGE_BYTES]>) -> View<[u8; MESSAGE_BYTES]> {
+pub fn ask(
+    switch: &Switch,
+    sender: u8,
+    now: Time,
+    message: View<[u8; MESSAGE_BYTES]>,
+) -> View<[u8; MESSAGE_BYTES]> {
     let run = switch.test_run(port(sender), now, &control_frame(sender, message)).unwrap();
     assert_eq!(run.verdict, Verdict::Answered);
     answer_of(sender, &run.frame)
