@@ -90,12 +90,16 @@ impl World {
                 message.client = None;
                 message.service = Some(self.home_service(server.id, flow.service));
                 message.load = self.pick(&[0, 1, 10, 10, 20, u32::MAX]);
-                message.free = self.pick(&[0, 1, 2, 5, 5, u32::MAX]);
-                message.weight = self.pick(&[0, 1, 1, 2, u16::MAX]);
+                message.free = self.pick(&[0, 1, 2, 5, 9, 9, u32::MAX]);
+                message.weight = self.pick(&[0, 1, 1, 1, 2, 3, u16::MAX]);
             }
             LIST => message.generation = self.random.below(6),
             PREPARE | HOLD => {
-                message.lifetime_ms = self.pick(&[0, 1, 30, 500, 500, 500, 60_000, 60_001]);
+                message.lifetime_ms = match self.random.below(20) {
+                    0 => self.pick(&[0, 60_001, u32::MAX]),
+                    1 | 2 => self.pick(&[1, 30]),
+                    _ => self.pick(&[500, 500, 60_000]),
+                };
                 if kind == HOLD || self.chance(40) {
                     self.set_site(&mut message, flow);
                 }
@@ -163,7 +167,13 @@ impl World {
 
     /// Names a server with one of its places, or something that is none.
     fn set_site(&mut self, message: &mut Message, flow: &KnownFlow) {
-        let index = self.index(self.senders.len());
+        let mut index = self.index(self.senders.len());
+        if self.chance(80) {
+            let able = self.able_senders(flow);
+            if !able.is_empty() {
+                index = self.pick(&able);
+            }
+        }
         let server = self.senders[index].server.clone();
         message.mac = server.mac;
         message.owner =
@@ -178,6 +188,16 @@ impl World {
         if self.chance(2) {
             message.owner = None;
         }
+    }
+
+    /// The senders whose ports may own the flow's service.
+    fn able_senders(&self, flow: &KnownFlow) -> Vec<usize> {
+        let service = self.services.iter().find(|place| place.at == flow.service);
+        let is_able = |index: &usize| {
+            let port = self.setup.port(self.senders[*index].server.port);
+            port.is_some_and(|port| service.is_some_and(|service| port.may_own.contains(&service.number)))
+        };
+        (0..self.senders.len()).filter(is_able).collect()
     }
 
     /// A place of a server for a service; the service itself if it has none.

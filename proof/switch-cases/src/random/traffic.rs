@@ -173,8 +173,16 @@ impl World {
         packet
     }
 
-    /// One of the flows; few of them more often, so that these get far.
+    /// One of the flows: mostly one with an entry, so that these get far.
     pub(super) fn any_flow(&mut self) -> KnownFlow {
+        if self.chance(65) {
+            let with_entry: Vec<usize> =
+                (0..self.flows.len()).filter(|index| self.flows[*index].state != 0).collect();
+            if !with_entry.is_empty() {
+                let index = self.pick(&with_entry);
+                return self.flows[index].clone();
+            }
+        }
         let count = if self.chance(80) { self.flows.len().min(12) } else { self.flows.len() };
         // The first flows of a seed are all of one service: the step spreads them.
         let index = self.index(count) * 13 % self.flows.len();

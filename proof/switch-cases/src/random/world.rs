@@ -10,9 +10,9 @@ use crate::message::{MAGIC, MESSAGE_BYTES, address_of};
 use crate::setup::{Host, Place, Server, Setup};
 
 /// Sizes of the table of flows, some of which get full.
-const FLOWS_MAX: [u32; 5] = [1, 2, 5, 16, 64];
+const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
 /// Owner timeouts in ms.
-const TIMEOUTS_MS: [u64; 4] = [20, 50, 150, 1_000];
+const TIMEOUTS_MS: [u64; 4] = [50, 150, 300, 1_000];
 /// Number of clients' ports.
 const CLIENT_PORTS: u64 = 6;
 /// Former generations that a flow remembers.
@@ -178,11 +178,12 @@ impl World {
         let most_ns = match self.random.below(10_000) {
             0..6_000 => 0,
             6_000..9_900 => 2_000_000,
-            9_900..9_970 => 120_000_000,
-            9_970..9_985 => 3 * timeout_ns,
-            9_985..9_994 => 3_000_000_000,
-            9_994..9_999 => 100_000_000_000,
-            _ => 900_000_000_000,
+            9_900..9_930 => 120_000_000,
+            9_930..9_940 => 3 * timeout_ns,
+            9_940..9_947 => 3_000_000_000,
+            9_947..9_950 => 100_000_000_000,
+            9_950 => 900_000_000_000,
+            _ => 0,
         };
         self.now_ns += self.random.below(most_ns + 1);
         if self.chance(1) {
