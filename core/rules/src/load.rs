@@ -278,3 +278,98 @@ impl Report {
         u64::from(self.load) * u64::from(other.weight) < u64::from(other.load) * u64::from(self.weight)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVICE: ServiceId = ServiceId(7);
+    const ONE: ServerId = ServerId(1);
+    const OTHER: ServerId = ServerId(2);
+
+    fn at(ms: u64) -> Time {
+        Time(1_000_000_000 + ms * 1_000_000)
+    }
+
+    fn owners() -> Owners {
+        let mut owners = Owners::new(Duration::from_millis(1000));
+        for (server, term) in [(ONE, 11), (OTHER, 12)] {
+            owners.hello(server, at(0), 1, term, 7000);
+        }
+        owners
+    }
+
+    fn beat(owners: &mut Owners, server: ServerId, ms: u64) -> Result<(), NoOwner> {
+        owners.heartbeat(server, at(ms), SERVICE, Report { load: 1, free_places: 1, weight: 1 })
+    }
+
+    #[test]
+    fn a_gap_counts_for_at_most_100_ms() {
+        for (gap, gaps) in [(10, 101), (100, 11), (101, 11), (60_000, 11)] {
+            let mut owners = owners();
+            for number in 1..gaps {
+                assert!(owners.is_live(OTHER, at(gap * number)), "after {number} gaps of {gap} ms");
+                beat(&mut owners, ONE, gap * number).unwrap();
+            }
+            assert!(owners.is_live(OTHER, at(gap * (gaps - 1))), "exactly the timeout");
+            beat(&mut owners, ONE, gap * gaps).unwrap();
+            assert!(!owners.is_live(OTHER, at(gap * gaps)));
+            assert_eq!(beat(&mut owners, OTHER, gap * gaps), Err(NoOwner));
+            assert_eq!(owners.term(OTHER), 0);
+        }
+    }
+
+    #[test]
+    fn a_server_that_loses_a_flow_loses_its_term() {
+        let mut owners = owners();
+        assert!(owners.keeps_flows(OTHER, 12, at(0)));
+        assert!(!owners.keeps_flows(OTHER, 11, at(0)), "another term");
+        assert!(!owners.keeps_flows(ServerId(3), 0, at(0)), "no term");
+        (1..=101).for_each(|number| beat(&mut owners, ONE, 10 * number).unwrap());
+        assert!(!owners.keeps_flows(OTHER, 11, at(1010)));
+        assert_eq!(owners.term(OTHER), 12, "nothing was taken from this term");
+        assert!(!owners.keeps_flows(OTHER, 12, at(1010)));
+        assert_eq!(owners.term(OTHER), 0);
+    }
+
+    #[test]
+    fn times_of_another_cpu_may_be_older() {
+        let mut owners = owners();
+        beat(&mut owners, ONE, 500).unwrap();
+        beat(&mut owners, OTHER, 400).unwrap();
+        assert!(owners.is_live(ONE, at(300)) && owners.is_live(OTHER, at(300)));
+    }
+
+    #[test]
+    fn the_last_id_takes_part_and_the_daemon_does_not() {
+        let mut owners = Owners::new(Duration::from_millis(1000));
+        for server in [ServerId::DAEMON, ServerId(255)] {
+            owners.hello(server, at(0), 1, 9, 7000);
+            beat(&mut owners, server, 1).unwrap();
+        }
+        assert_eq!(owners.least_loaded(SERVICE, at(1), |_| true), Some(ServerId(255)));
+        assert_eq!(owners.least_loaded(SERVICE, at(1), |server| server != ServerId(255)), None);
+        assert_eq!(owners.least_loaded(ServiceId(8), at(1), |_| true), None);
+    }
+
+    #[test]
+    fn choices_rotate_over_all_ids() {
+        let mut owners = Owners::new(Duration::from_millis(1000));
+        for id in 1..=255 {
+            owners.hello(ServerId(id), at(0), 1, 9, 7000);
+            beat(&mut owners, ServerId(id), 1).unwrap();
+        }
+        for expected in (1..=255).chain(1..=3) {
+            assert_eq!(owners.least_loaded(SERVICE, at(1), |_| true), Some(ServerId(expected)));
+            owners.take_turn();
+        }
+    }
+
+    #[test]
+    fn loads_of_any_size_are_compared() {
+        let report = |load, weight| Report { load, free_places: 1, weight };
+        assert!(report(u32::MAX, u16::MAX).is_less_loaded_than(&report(u32::MAX, u16::MAX - 1)));
+        assert!(!report(2, 4).is_less_loaded_than(&report(1, 2)), "equal");
+        assert!(report(0, 1).is_less_loaded_than(&report(1, u16::MAX)));
+    }
+}

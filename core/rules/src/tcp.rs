@@ -2,7 +2,6 @@
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
-use spillway_wire::switch::Endpoint;
 
 use crate::config::{Place, PortId};
 use crate::flow::FlowKey;
@@ -13,14 +12,12 @@ use crate::state::State;
 use crate::tables::Tables;
 use crate::verdict::{Decision, Verdict};
 
-/// What to do with a packet of a flow.
+/// Whether a server is heard.
 enum Heard {
-    /// The sender does not own the flow.
-    No,
     /// The flow has no entry, and the sender is its original owner.
     Original,
-    /// The owner's packet is rewritten, so that it seems to come from the service endpoint at the original owner.
-    Owner { service: Endpoint, mac: Mac },
+    /// The sender is the owner. Its packet is rewritten, so that it seems to come from the original owner.
+    Owner { original_mac: Mac },
 }
 
 /// A packet from a server's port whose source is a place.
@@ -33,40 +30,12 @@ pub(crate) fn from_place(
     (packet, tcp): (&Packet, &Transport),
     place: Place,
 ) -> Decision {
-    let key = FlowKey { client: tcp.target, service: place.service };
-    let Ok(mac) = source_mac(frame) else { return Decision::drop(Verdict::DropShort) };
-    let is_on_port = |server| tables.sender(server).is_some_and(|server| server.port == port);
-    let heard = match state.settled(key, now) {
-        None => {
-            let is_original = place.is_endpoint()
-                && is_on_port(place.server)
-                && tables.sender(place.server).is_some_and(|server| server.mac == mac);
-            if is_original { Heard::Original } else { Heard::No }
-        }
-        Some(entry) => {
-            let owner = entry.owner();
-            let is_owner = is_on_port(owner.server) && owner.mac == mac && owner.at == tcp.source;
-            // The source's kernel resets a connection that has just been exported when it receives packets that passed
-            // the switch before. A source that really resets the connection owns the flow again first.
-            let is_reset = || packet.segment(frame, tcp).is_ok_and(|segment| segment.flags.has_rst());
-            if is_owner && !(entry.is_held() && is_reset()) {
-                let segment = match unfragmented(frame, packet, tcp) {
-                    Ok(segment) => segment,
-                    Err(verdict) => return Decision::drop(verdict),
-                };
-                entry.owner_packet(now, &segment);
-                Heard::Owner { service: place.service, mac: entry.original().mac }
-            } else {
-                Heard::No
-            }
-        }
-    };
-    match heard {
-        Heard::No => Decision::drop(Verdict::DropNotOwner),
-        Heard::Original => forward::plain(tables, port, frame, packet),
-        Heard::Owner { service, mac } => {
-            rewrite::set_tcp_end(frame, packet.network, tcp, End::Source, service);
-            rewrite::set_source_mac(frame, mac);
+    match hear(tables, state, now, port, frame, (packet, tcp), place) {
+        Err(verdict) => Decision::drop(verdict),
+        Ok(Heard::Original) => forward::plain(tables, port, frame, packet),
+        Ok(Heard::Owner { original_mac }) => {
+            rewrite::set_tcp_end(frame, packet.network, tcp, End::Source, place.service);
+            rewrite::set_source_mac(frame, original_mac);
             let decision = forward::plain(tables, port, frame, packet);
             match decision.verdict {
                 Verdict::Switched | Verdict::Routed => Decision { verdict: Verdict::FromOwner, ..decision },
@@ -74,6 +43,36 @@ pub(crate) fn from_place(
             }
         }
     }
+}
+
+fn hear(
+    tables: &Tables,
+    state: &mut State,
+    now: Time,
+    port: PortId,
+    frame: &[u8],
+    (packet, tcp): (&Packet, &Transport),
+    place: Place,
+) -> Result<Heard, Verdict> {
+    let mac = source_mac(frame).map_err(|Short| Verdict::DropShort)?;
+    let server_on_port = |server| tables.sender(server).filter(|server| server.port == port);
+    let key = FlowKey { client: tcp.target, service: place.service };
+    let Some(entry) = state.settled(key, now) else {
+        let original = server_on_port(place.server).filter(|server| place.is_endpoint() && server.mac == mac);
+        return original.map(|_| Heard::Original).ok_or(Verdict::DropNotOwner);
+    };
+    let owner = entry.owner();
+    if server_on_port(owner.server).is_none() || owner.mac != mac || owner.at != tcp.source {
+        return Err(Verdict::DropNotOwner);
+    }
+    // The source's kernel resets a connection that has just been exported when it receives packets that passed the
+    // switch before. A source that really resets the connection takes the flow back first.
+    let is_reset = packet.segment(frame, tcp).is_ok_and(|segment| segment.flags.has_rst());
+    if entry.is_held() && is_reset {
+        return Err(Verdict::DropNotOwner);
+    }
+    entry.owner_packet(now, &unfragmented(frame, packet, tcp)?);
+    Ok(Heard::Owner { original_mac: entry.original().mac })
 }
 
 /// Any other TCP packet: perhaps a client's.

@@ -82,3 +82,64 @@ impl Flows {
         views
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use spillway_wire::switch::{Endpoint, ServerId};
+
+    use super::*;
+    use crate::flow::{Move, Site};
+    use crate::test_config::{endpoint, place_of, server_mac, service};
+
+    fn entry() -> Entry {
+        let site = |server: u8, at| Site { at, mac: server_mac(server), server: ServerId(server), term: 5 };
+        let intent = Move { target: site(2, place_of(2)), deadline: Time(100) };
+        Entry::asked(site(1, service()), intent, 9, Time(1))
+    }
+
+    fn key(port: u16) -> FlowKey {
+        FlowKey { client: Endpoint::new(endpoint("10.0.9.9:1").address(), port), service: service() }
+    }
+
+    #[test]
+    fn a_full_table_takes_no_entry_and_keeps_the_others() {
+        let mut flows = Flows::new(3, Keyed::with_seed(1));
+        for port in 1..=3 {
+            assert_eq!(flows.insert(key(port), entry()), Ok(()));
+        }
+        assert_eq!(flows.insert(key(4), entry()), Err(Full));
+        assert!((1..=3).all(|port| flows.get(&key(port)).is_some()) && flows.get(&key(4)).is_none());
+        flows.remove(&key(2));
+        assert_eq!(flows.insert(key(4), entry()), Ok(()));
+        assert_eq!(flows.len(), 3);
+    }
+
+    #[test]
+    fn views_do_not_depend_on_the_hash() {
+        let ports = |seed| {
+            let mut flows = Flows::new(100, Keyed::with_seed(seed));
+            for port in (1..=50).rev() {
+                flows.insert(key(port), entry()).unwrap();
+            }
+            flows.views().iter().map(|flow| flow.client.port()).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(1), (1..=50).collect::<Vec<_>>());
+        assert_eq!(ports(1), ports(2));
+    }
+
+    #[test]
+    fn a_look_settles_an_entry() {
+        let mut flows = Flows::new(1, Keyed::with_seed(1));
+        let mut owners = Owners::new(Duration::from_secs(1));
+        let mut generations = Generations::since(20);
+        flows.insert(key(1), entry()).unwrap();
+        let settled = flows.settled(key(1), Time(2), &mut owners, &mut generations).unwrap();
+        assert_eq!((settled.generation(), settled.target()), (21, None), "the target has no term");
+        assert_eq!(flows.settled(key(2), Time(2), &mut owners, &mut generations), None);
+        let after_10_minutes = Time(1) + Duration::from_secs(600);
+        assert_eq!(flows.settled(key(1), after_10_minutes, &mut owners, &mut generations), None);
+        assert_eq!(flows.len(), 0);
+    }
+}
