@@ -215,7 +215,7 @@ struct control {
 ARRAY(settings, 1, struct settings);
 ARRAY(shared, 1, struct shared);
 /* Port number by the interface's index. */
-HASH(interfaces, PORTS_MAX, __u32, __u32);
+HASH(interfaces, INTERFACES_MAX, __u32, __u32);
 ARRAY(ports, PORTS_MAX, struct port);
 HASH(stations, STATIONS_MAX, struct station_key, struct station);
 HASH(own_addresses, OWN_ADDRESSES_MAX, struct address, struct own_address);

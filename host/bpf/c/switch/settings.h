@@ -12,6 +12,8 @@
 
 /* Ports: their numbers are bits of a 64-bit set (may_own_ports). */
 #define PORTS_MAX 64
+/* Twice the ports, because indexes of removed interfaces stay until their port is attached again. */
+#define INTERFACES_MAX 128
 /* The port of the switch's daemon. Its messages come in through BPF_PROG_TEST_RUN; it has no interface. */
 #define PORT_DAEMON 63
 /* No port: of a server or a station that is not configured. */

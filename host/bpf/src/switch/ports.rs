@@ -120,6 +120,7 @@ impl Ports {
                 }
                 PortState::Detached => {
                     link.unpin().map_err(BpfError::of(format!("cannot remove {}", path.display())))?;
+                    self.forget(port)?;
                 }
             }
         }
