@@ -30,6 +30,7 @@ pub struct Packet {
 }
 
 /// What follows the Ethernet header and tags.
+#[expect(clippy::large_enum_variant, reason = "few packets exist at a time, and most are IP")]
 #[derive(Clone, Debug)]
 pub enum Body {
     /// IPv4 or IPv6.

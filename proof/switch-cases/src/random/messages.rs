@@ -243,7 +243,7 @@ impl World {
             7 => message.flags = self.pick(&[1, 2, 0x8000, 0xffff]),
             8 => message.magic[3] ^= 1,
             9 => message.tag_error = 0x80,
-            10 => message.service = self.setup.places.values().map(|place| Some(place.at)).last().flatten(),
+            10 => message.service = self.setup.places.values().next_back().map(|place| place.at),
             11 => message.client = None,
             12 => message.reserved = [1, 2, 3],
             _ => message.family = 9,
