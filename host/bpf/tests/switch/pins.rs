@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use spillway_bpf::switch::{PinError, PortState, Switch, SwitchError};
@@ -18,13 +18,14 @@ fn isolated(test: impl FnOnce(&Path) + Send) {
         eprintln!("skipped: needs root for namespaces");
         return;
     }
-    let directory = std::env::temp_dir().join(format!("spillway-pins-{}", std::process::id()));
+    static TESTS: AtomicUsize = AtomicUsize::new(0);
+    let number = TESTS.fetch_add(1, Ordering::Relaxed);
+    let directory = std::env::temp_dir().join(format!("spillway-pins-{}-{number}", std::process::id()));
     let work = || {
         let flags = rustix::thread::UnshareFlags::NEWNS | rustix::thread::UnshareFlags::NEWNET;
         // SAFETY: the flags do not include FILES, so descriptors stay shared with the other threads.
         unsafe { rustix::thread::unshare_unsafe(flags) }.unwrap();
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).unwrap();
-        let directory = directory.join(format!("{:?}", std::thread::current().id()));
         std::fs::create_dir_all(&directory).unwrap();
         mount("bpf", &directory, "bpf", MountFlags::empty(), None).unwrap();
         test(&directory);

@@ -1,10 +1,11 @@
-//! Two servers that claim one flow at the same moment.
+//! Messages and packets that several CPUs handle at the same moment.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use spillway_bpf::switch::Switch;
+use spillway_rules::Verdict;
 use spillway_transport::Time;
-use spillway_wire::switch::{Kind, Status};
+use spillway_wire::switch::{Kind, Site, Status};
 
 use super::scene::*;
 
@@ -112,4 +113,83 @@ fn claim(switch: &Switch, server: u8, pair: &Pair, meeting: &Meeting) -> usize {
         }
     }
     wins
+}
+
+/// The server to which a flow moves in the test of reused elements.
+fn target_of(flow: u32) -> u8 {
+    2 + u8::try_from(flow % 3).unwrap()
+}
+
+/// Elements of a small table are used for one flow after the other while packets of all flows arrive.
+#[test]
+fn packets_never_see_parts_of_other_entries() {
+    const FLOWS: u32 = 9;
+    const MOVES: u32 = 100_000;
+    let mut config = config(4);
+    config.flows_max = 2;
+    let Some(switch) = loaded(Switch::load_for_tests(&config, EPOCH)) else { return };
+    register(&switch, 4, NOW);
+    let done = AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let packets = scope.spawn(|| {
+            let mut seen = [0_usize; 3];
+            while !done.load(Ordering::Relaxed) {
+                (0..FLOWS).for_each(|flow| seen[check_packet(&switch, flow)] += 1);
+            }
+            seen
+        });
+        for number in 0..MOVES {
+            move_and_release(&switch, number % FLOWS, 10 + u64::from(number));
+        }
+        done.store(true, Ordering::Relaxed);
+        packets.join().unwrap()
+    });
+    println!("{} packets without entry, {} to owners, {} to targets", seen[0], seen[1], seen[2]);
+    assert!(seen.iter().all(|count| *count > 0), "packets should meet entries in all states");
+    assert_eq!(switch.flows().unwrap().count(), 0);
+}
+
+/// Checks where a client's packet goes: to server 1 at the service's address, or to its flow's target at its own.
+fn check_packet(switch: &Switch, flow: u32) -> usize {
+    let target = target_of(flow);
+    let sent = tcp_frame((mac(1), mac(0)), client(flow), service(), 0x10);
+    let moved = tcp_frame((mac(target), mac(0)), client(flow), place_of(target), 0x10);
+    let run = switch.test_run(port(0), NOW, &sent).unwrap();
+    match run.verdict {
+        Verdict::Switched => assert_eq!(run.frame, sent),
+        Verdict::ToOwner => {
+            assert!(run.frame == sent || run.frame == moved, "flow {flow}: {:02x?}", run.frame)
+        }
+        Verdict::ToTarget => assert!(run.frame == moved, "flow {flow}: {:02x?}", run.frame),
+        other => panic!("{other:?}"),
+    }
+    [Verdict::Switched, Verdict::ToOwner, Verdict::ToTarget]
+        .iter()
+        .position(|verdict| *verdict == run.verdict)
+        .unwrap()
+}
+
+/// A whole move, after which the new owner releases the flow.
+fn move_and_release(switch: &Switch, flow: u32, sequence: u64) {
+    let target = target_of(flow);
+    let site = Site::new(place_of(target), mac(target));
+    let relayed = |from: u8, to: u8, message| {
+        let run = switch.test_run(port(from), NOW, &control_frame(from, message)).unwrap();
+        assert_eq!(run.verdict, Verdict::Relayed);
+        answer_of(to, &run.frame)
+    };
+    let mut prepare = message(Kind::Prepare, 1, sequence, flow);
+    prepare.set_owner(site);
+    let asked = relayed(1, target, prepare);
+    let mut prepared = message(Kind::Prepared, target, 3 * sequence, flow);
+    prepared.set_generation(asked.generation());
+    prepared.set_owner(site);
+    let held = relayed(target, 1, prepared);
+    let mut own = message(Kind::Own, target, 3 * sequence + 1, flow);
+    own.set_generation(held.generation());
+    let owned = ask(switch, target, NOW, own);
+    assert_eq!(owned.status(), Ok(Status::Ok));
+    let mut release = message(Kind::Release, target, 3 * sequence + 2, flow);
+    release.set_generation(owned.generation());
+    assert_eq!(ask(switch, target, NOW, release).status(), Ok(Status::Ok));
 }
