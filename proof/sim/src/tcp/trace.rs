@@ -9,9 +9,9 @@ use super::path::Arrival;
 use super::sniffer::sniff;
 
 /// A frame as a line of a packet trace, with its loss, delays and damage.
-pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> String {
+pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[Arrival]) -> String {
     let us = |at: Time| at.as_nanos() as f64 / 1e3;
-    let outcome = arrivals.iter().map(|(_, arrival)| {
+    let outcome = arrivals.iter().map(|arrival| {
         let damage = if arrival.is_corrupt { " damaged" } else { "" };
         let copy = if arrival.frame == frame || arrival.is_corrupt { "" } else { " replayed" };
         format!("{:+.1}us{copy}{damage}", us(arrival.at) - us(now))
