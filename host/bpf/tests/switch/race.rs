@@ -115,14 +115,14 @@ fn claim(switch: &Switch, server: u8, pair: &Pair, meeting: &Meeting) -> usize {
     wins
 }
 
-/// The server to which a flow moves in the test of reused elements.
+/// The server to which a flow moves while entries come and go.
 fn target_of(flow: u32) -> u8 {
     2 + u8::try_from(flow % 3).unwrap()
 }
 
 /// Elements of a small table are used for one flow after the other while packets of all flows arrive.
 #[test]
-fn packets_never_see_parts_of_other_entries() {
+fn entries_come_and_go_while_packets_arrive() {
     const FLOWS: u32 = 9;
     const MOVES: u32 = 100_000;
     let mut config = config(4);
@@ -147,6 +147,47 @@ fn packets_never_see_parts_of_other_entries() {
     println!("{} packets without entry, {} to owners, {} to targets", seen[0], seen[1], seen[2]);
     assert!(seen.iter().all(|count| *count > 0), "packets should meet entries in all states");
     assert_eq!(switch.flows().unwrap().count(), 0);
+}
+
+/// One flow moves from server to server while its packets arrive: each goes to one of them, with all of its addresses.
+#[test]
+fn packets_never_see_half_of_a_change() {
+    const MOVES: u64 = 200_000;
+    let Some(switch) = loaded(Switch::load_for_tests(&config(3), EPOCH)) else { return };
+    register(&switch, 3, NOW);
+    let mut generation = hold_first(&switch);
+    let sent = tcp_frame((mac(1), mac(0)), client(1), service(), 0x10);
+    let whole: Vec<_> = std::iter::once(tcp_frame((mac(2), mac(0)), client(1), service(), 0x10))
+        .chain([2, 3].map(|server| tcp_frame((mac(server), mac(0)), client(1), place_of(server), 0x10)))
+        .chain([sent.clone()])
+        .collect();
+    let done = AtomicBool::new(false);
+    let packets = std::thread::scope(|scope| {
+        let packets = scope.spawn(|| {
+            let mut packets = 0_u64;
+            while !done.load(Ordering::Relaxed) {
+                let run = switch.test_run(port(0), NOW, &sent).unwrap();
+                assert!(whole.contains(&run.frame), "{:?}: {:02x?}", run.verdict, run.frame);
+                packets += 1;
+            }
+            packets
+        });
+        let (mut owner, mut next) = (2, 3);
+        for number in 0..MOVES {
+            let mut own = message(Kind::Own, owner, 10 + 2 * number, 1);
+            own.set_generation(generation);
+            let mut hold = message(Kind::Hold, owner, 11 + 2 * number, 1);
+            hold.set_generation(ask(&switch, owner, NOW, own).generation());
+            hold.set_owner(Site::new(place_of(next), mac(next)));
+            generation = ask(&switch, owner, NOW, hold).generation();
+            (owner, next) = (next, owner);
+        }
+        done.store(true, Ordering::Relaxed);
+        packets.join().unwrap()
+    });
+    println!("{packets} packets during {MOVES} moves");
+    let flow = switch.flows().unwrap().next().unwrap();
+    assert!(flow.generation >= EPOCH + 2 * MOVES, "all moves should have succeeded: {flow:?}");
 }
 
 /// Checks where a client's packet goes: to server 1 at the service's address, or to its flow's target at its own.
