@@ -9,9 +9,10 @@ use spillway_helper::control::{ReloadOutcome, Request, send_request};
 use super::output::Report;
 use super::sockets;
 
-/// Reload the settings of a helper, or with --socket of a switch
+/// Reload the settings of a helper or a switch
 ///
-/// Prints the outcome. With anything wrong the previous settings stay in force, and the exit code is 1.
+/// Without --socket those of this host's helper. Prints the outcome. With anything wrong the previous settings stay in
+/// force, and the exit code is 1.
 /// docs/howto/helper.md lists the clients that a change affects. Drained services accept clients again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

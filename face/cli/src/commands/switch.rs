@@ -9,7 +9,7 @@ use spillway_switch::config::read_file;
 /// For `read_file`: key files and interfaces are read too, not only the configuration file.
 const READS_HOST: bool = true;
 
-/// Run a switch: forward packets, and move flows between servers
+/// Run a switch: forward packets, move flows between servers
 ///
 /// Attaches an XDP program to the interfaces that the configuration names. The program forwards packets, and servers change
 /// its rules for single flows with control messages. It works without this daemon, and stays attached when the
