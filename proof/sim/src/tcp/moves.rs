@@ -99,6 +99,15 @@ impl Moves {
         }
     }
 
+    /// Planted fault [`PlantedFault::KeepSource`]: whether the source continues the connection that it has exported.
+    pub(super) fn keeps_source(&mut self) -> bool {
+        if self.planted != Some(PlantedFault::KeepSource) {
+            return false;
+        }
+        self.moves_until_fault = self.moves_until_fault.saturating_sub(1);
+        self.moves_until_fault == 0
+    }
+
     /// Whether to compare the states of a move, which detects one planted fault: [`PlantedFault::ForgetSack`].
     pub(super) fn is_check_due(&mut self) -> bool {
         match self.planted {

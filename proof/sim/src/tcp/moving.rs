@@ -135,6 +135,11 @@ impl Rack {
         };
         self.places.remove(&name);
         self.names.remove(&place);
+        if self.moves.keeps_source() {
+            // An unknown connection: its events would be violations, too.
+            _ = self.import(now, index, &state);
+            while self.servers[index].stack.poll_event().is_some() {}
+        }
         let exported = self.moves.is_check_due().then(|| Box::new(state.clone()));
         self.transits.insert(name, Transit::new(exported));
         self.moves.alter(&mut state);

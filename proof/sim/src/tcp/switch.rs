@@ -37,6 +37,8 @@ pub(crate) struct SimulatedSwitch {
     queue: VecDeque<(usize, Vec<u8>)>,
     /// Restarts that lost all entries.
     pub(crate) empty_restarts: u64,
+    /// Why the switch dropped the last frame that it dropped.
+    last_drop: Option<Verdict>,
     /// Frames of each verdict before the last restart that lost all entries.
     counted: [u64; Verdict::ALL.len()],
 }
@@ -51,6 +53,7 @@ impl SimulatedSwitch {
             paused_until: Time::ZERO,
             queue: VecDeque::new(),
             empty_restarts: 0,
+            last_drop: None,
             counted: [0; Verdict::ALL.len()],
         }
     }
@@ -111,7 +114,10 @@ impl SimulatedSwitch {
         let departure =
             |port: PortId, frame| Departure { port: usize::from(port.number()), ingress, verdict, frame };
         match decision.action {
-            Action::Pass | Action::Drop => Vec::new(),
+            Action::Pass | Action::Drop => {
+                self.last_drop = Some(verdict);
+                Vec::new()
+            }
             Action::To(port) => vec![departure(port, frame)],
             Action::Answer => vec![departure(port_id(ingress), frame)],
             Action::Flood => {
@@ -126,6 +132,11 @@ impl SimulatedSwitch {
     pub(crate) fn flow(&self, flow: &Flow) -> Option<FlowView> {
         let flows = self.rules.flows();
         flows.into_iter().find(|view| view.client == flow.client() && view.service == flow.service())
+    }
+
+    /// Why the switch has dropped a frame since the last call.
+    pub(crate) fn take_drop(&mut self) -> Option<Verdict> {
+        self.last_drop.take()
     }
 
     /// Frames with this verdict.

@@ -401,7 +401,13 @@ impl World {
     fn handle(&mut self, event: WorldEvent) {
         match event {
             WorldEvent::AtSwitch { port, frame } => {
+                let text = self.trace.is_some().then(|| line(self.now, &frame, &[]));
                 let departures = self.fabric.switch.arrive(self.now, port, frame);
+                if let (Some(verdict), Some(text), Some(trace)) =
+                    (self.fabric.switch.take_drop(), text, &mut self.trace)
+                {
+                    trace(format!("{text} at switch ({})", verdict.name()));
+                }
                 self.send_down(departures);
             }
             WorldEvent::SwitchContinues => {

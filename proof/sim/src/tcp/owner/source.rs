@@ -250,6 +250,8 @@ impl Source {
             // The server, or the target, has no term at present.
             _ if seen.status == Status::NoOwner => None,
             FlowState::None => Some(Outcome::Kept { generation: 0 }),
+            // *get* needs no term: the answer to the next heartbeat will say that this server has lost the flow.
+            FlowState::Owned if seen.status == Status::Ok && !seen.is_ours => None,
             FlowState::Owned if seen.is_ours => Some(Outcome::Kept { generation: seen.generation }),
             FlowState::Asked | FlowState::Held if seen.is_ours => {
                 (self.phase, self.next_at) = (Phase::Settling { own: Some(seen.generation) }, now);
