@@ -19,7 +19,7 @@ pub const START_NS: u64 = 5_000_000_000_000;
 pub struct Case {
     /// Its name in the file.
     pub name: String,
-    /// Configuration of the switch.
+    /// Configuration of the switch at first.
     pub setup: Setup,
     /// Frames and checks, those of the case that this one continues first.
     pub steps: Vec<Step>,
@@ -41,6 +41,8 @@ pub struct Step {
 pub enum Action {
     /// A frame arrives.
     Frame(Arrival),
+    /// The configuration changes.
+    Reload(Box<Setup>),
     /// The flows are checked.
     Flow(FlowCheck),
     /// The flow must be absent.

@@ -57,6 +57,13 @@ impl Switch for Program {
         outcome(&self.setup, ingress, decision, run.frame)
     }
 
+    fn reload(&mut self, setup: &Setup) {
+        self.switch
+            .configure(&config(setup))
+            .unwrap_or_else(|error| panic!("the new setup is refused: {error}"));
+        self.setup = setup.clone();
+    }
+
     fn state(&self, now_ns: u64) -> State {
         let flows = self.switch.flows().expect("the map of flows can be read");
         let mut flows: Vec<FlowRow> = flows.map(|flow| row(&flow)).collect();

@@ -41,6 +41,13 @@ impl Switch for Rules {
         outcome(&self.setup, ingress, decision, frame)
     }
 
+    fn reload(&mut self, setup: &Setup) {
+        self.switch
+            .reload(config(setup))
+            .unwrap_or_else(|error| panic!("the rules refuse the new setup: {error}"));
+        self.setup = setup.clone();
+    }
+
     fn state(&self, now_ns: u64) -> State {
         let flows = self.switch.flows().into_iter().map(|flow| FlowRow {
             client: flow.client.into(),

@@ -69,6 +69,10 @@ pub fn run<S: Switch>(
                 let outcome = switch.handle(arrival.ingress, step.now_ns, &arrival.frame);
                 compare(&case.setup, arrival, &outcome)
             }
+            Action::Reload(setup) => {
+                switch.reload(setup);
+                Ok(())
+            }
             action => check_state(&case.setup, &switch.state(step.now_ns), action),
         };
         coverage.count(step);
@@ -146,7 +150,7 @@ fn check_state(setup: &Setup, state: &State, action: &Action) -> Result<(), Stri
     let find =
         |client, service| state.flows.iter().find(|flow| (flow.client, flow.service) == (client, service));
     match action {
-        Action::Frame(_) => Ok(()),
+        Action::Frame(_) | Action::Reload(_) => Ok(()),
         Action::Flow(check) => match find(check.client, check.service) {
             Some(flow) => check.compare(flow),
             None => Err("there is no such flow".into()),

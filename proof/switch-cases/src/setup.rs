@@ -174,6 +174,15 @@ impl Setup {
         self.control_addresses.iter().copied().find(|control| control.is_ipv4() == address.is_ipv4())
     }
 
+    /// Removes a server with its places, and the services of which it is the original owner. Its host stays.
+    pub fn remove_server(&mut self, id: u8) {
+        self.servers.retain(|_, server| server.id != id);
+        self.places.retain(|_, place| place.server != id);
+        let endpoints: Vec<SocketAddr> =
+            self.places.values().filter(|place| place.is_endpoint()).map(|place| place.at).collect();
+        self.places.retain(|_, place| endpoints.contains(&place.service));
+    }
+
     /// All ports to which a packet is flooded that arrived at `ingress`, in order.
     pub fn flooded(&self, ingress: u8) -> Vec<u8> {
         let mut ports: Vec<u8> =

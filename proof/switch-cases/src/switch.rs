@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use crate::mac::Mac;
 use crate::message::{STATES, name};
+use crate::setup::Setup;
 
 /// Names of the verdicts, in the order of their counters.
 pub const VERDICTS: [&str; 20] = [
@@ -176,6 +177,9 @@ pub trait Switch {
 
     /// Handles a frame that arrives at a port (which may not exist, or be the daemon's) at this time.
     fn handle(&mut self, ingress: u8, now_ns: u64, frame: &[u8]) -> Outcome;
+
+    /// Changes its configuration; flows and owners stay.
+    fn reload(&mut self, setup: &Setup);
 
     /// Its state at this time. Replay windows and clocks, which it does not show, decide what later messages do.
     fn state(&self, now_ns: u64) -> State;

@@ -4,6 +4,7 @@ use spillway_switch_cases::case::{Action, folder, read_folder, read_setup};
 use spillway_switch_cases::random::{Lockstep, run as run_random};
 use spillway_switch_cases::rules::Rules;
 use spillway_switch_cases::run::{Coverage, run};
+use spillway_switch_cases::setup::Setup;
 use spillway_switch_cases::switch::{Outcome, State, Switch, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +23,13 @@ enum Fault {
     FreePlaces,
     /// The switch's time stands still for 10 ms, so that owners are silent too late.
     CoarseClock,
+    /// A new configuration is ignored.
+    Reload,
     /// Frames with a length of 200 bytes and more are cut.
     LongFrames,
 }
 
-const FAULTS: [Fault; 8] = [
+const FAULTS: [Fault; 9] = [
     Fault::HeldIsCountedAsOwner,
     Fault::TargetByte,
     Fault::FloodMissesPort,
@@ -34,6 +37,7 @@ const FAULTS: [Fault; 8] = [
     Fault::Deadline,
     Fault::FreePlaces,
     Fault::CoarseClock,
+    Fault::Reload,
     Fault::LongFrames,
 ];
 
@@ -63,6 +67,12 @@ impl Switch for Faulty {
             _ => {}
         }
         outcome
+    }
+
+    fn reload(&mut self, setup: &Setup) {
+        if self.fault != Fault::Reload {
+            self.rules.reload(setup);
+        }
     }
 
     fn state(&self, now_ns: u64) -> State {

@@ -21,8 +21,12 @@ fn cases_get_their_outcomes() {
             let Some(mut program) = Program::load(&case.setup) else { return };
             let mut rules = Rules::new(&case.setup);
             let result = run(&case, &mut program, &mut Coverage::default(), |step, program| {
-                if let Action::Frame(arrival) = &step.action {
-                    rules.handle(arrival.ingress, step.now_ns, &arrival.frame);
+                match &step.action {
+                    Action::Frame(arrival) => {
+                        rules.handle(arrival.ingress, step.now_ns, &arrival.frame);
+                    }
+                    Action::Reload(setup) => rules.reload(setup),
+                    _ => {}
                 }
                 let (found, expected) = (program.state(step.now_ns), rules.state(step.now_ns));
                 if found == expected {

@@ -19,6 +19,7 @@
 //! | `case NAME` | starts a case with the common setup; `after NAME` continues an earlier case of the file or of `common.txt` |
 //! | `with DEFINITION` | changes the setup, before the first step |
 //! | `at TIME PORT: PACKET -> VERDICT ...` | a frame arrives; time 0 is an arbitrary time. `PORT` is a name or a number |
+//! | `at TIME reload without server B without place web-c with DEFINITION` | a new configuration: one from the file, less servers and places. Names stay |
 //! | `at TIME ready A ...`, `at TIME beat A B` | shortcuts: hello and heartbeat, or heartbeats with the values of the last ones; all are answered `ok` |
 //! | `flow CLIENT SERVICE: STATE GENERATION owner SITE ...` | the entry, as it is in the table: nothing is settled by looking |
 //! | `no flow CLIENT SERVICE`, `flows N`, `owner A: term G ...` | other checks of the state |
@@ -150,6 +151,11 @@ impl Writer {
         if line.accept("ready") {
             return self.read_ready(position, line);
         }
+        if line.accept("reload") {
+            let setup = self.read_reload(line)?;
+            self.push(position, Action::Reload(Box::new(setup)));
+            return Ok(());
+        }
         if line.accept("beat") {
             while !line.is_at_end() {
                 let server = self.read_server(line)?;
@@ -271,6 +277,25 @@ impl Writer {
             message.read_fields(&self.case.setup, line)?;
         }
         Ok(relayed)
+    }
+
+    /// Reads what differs from the case's configuration.
+    fn read_reload(&self, line: &mut Line<'_>) -> Result<Setup, TextError> {
+        let mut setup = self.case.setup.clone();
+        while line.accept("without") {
+            if line.accept("server") {
+                let server = self.read_server(line)?;
+                setup.remove_server(server.id);
+            } else {
+                line.expect("place")?;
+                let place = line.word("a place")?;
+                setup.places.remove(place.text).ok_or_else(|| place.error("not a place"))?;
+            }
+        }
+        if line.accept("with") {
+            setup.define(line)?;
+        }
+        Ok(setup)
     }
 
     fn read_ready(&mut self, position: Position, line: &mut Line<'_>) -> Result<(), TextError> {

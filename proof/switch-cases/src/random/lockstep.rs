@@ -64,6 +64,12 @@ pub fn run<A: Switch, B: Switch>(
     for step in 0..run.steps {
         let difference = |is_state, message| Difference { seed: run.seed, step, is_state, message };
         world.advance();
+        if let Some(setup) = world.reload() {
+            first.reload(&setup);
+            if let Some(second) = &mut second {
+                second.reload(&setup);
+            }
+        }
         let drawn = draw(&mut world);
         let frame = drawn.packet.bytes();
         let outcome = first.handle(drawn.ingress, world.now_ns, &frame);

@@ -15,6 +15,8 @@ const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
 const TIMEOUTS_MS: [u64; 4] = [50, 150, 300, 1_000];
 /// Number of clients' ports.
 const CLIENT_PORTS: u64 = 6;
+/// Mean number of steps between two reloads.
+const STEPS_PER_RELOAD: u64 = 1_000;
 /// Former generations that a flow remembers.
 const GENERATIONS: usize = 4;
 
@@ -192,6 +194,36 @@ impl World {
             let is_alive = self.chance(80);
             self.senders[index].is_alive = is_alive;
         }
+    }
+
+    /// Now and then a new configuration: less one server or place, with another timeout, or the first one again. The
+    /// hosts do not know of it.
+    pub(super) fn reload(&mut self) -> Option<Setup> {
+        if self.random.below(STEPS_PER_RELOAD) > 0 {
+            return None;
+        }
+        let mut setup = self.setup.clone();
+        if self.chance(50) {
+            let ids: Vec<u8> =
+                self.senders.iter().map(|sender| sender.server.id).filter(|id| *id != 0).collect();
+            setup.remove_server(self.pick(&ids));
+        }
+        if self.chance(30) {
+            let names: Vec<String> = setup
+                .places
+                .iter()
+                .filter(|(_, place)| !place.is_endpoint())
+                .map(|(name, _)| name.clone())
+                .collect();
+            if !names.is_empty() {
+                let index = self.index(names.len());
+                setup.places.remove(&names[index]);
+            }
+        }
+        if self.chance(30) {
+            setup.owner_timeout_ns = self.pick(&TIMEOUTS_MS) * 1_000_000;
+        }
+        Some(setup)
     }
 
     pub(super) fn sender(&self, id: u8) -> Option<&Sender> {
