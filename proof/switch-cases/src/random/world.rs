@@ -13,6 +13,8 @@ use crate::setup::{Host, Place, Server, Setup};
 const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
 /// Owner timeouts in ms.
 const TIMEOUTS_MS: [u64; 4] = [50, 150, 300, 1_000];
+/// Times are multiples of this: with a coarse one, limits are often met exactly.
+const GRAINS_NS: [u64; 3] = [1, 1_000_000, 10_000_000];
 /// Number of clients' ports.
 const CLIENT_PORTS: u64 = 6;
 /// Mean number of steps between two reloads.
@@ -54,6 +56,7 @@ pub(super) struct World {
     pub(super) setup: Setup,
     pub(super) random: Random,
     pub(super) now_ns: u64,
+    grain_ns: u64,
     pub(super) flows: Vec<KnownFlow>,
     /// The daemon and the servers.
     pub(super) senders: Vec<Sender>,
@@ -119,7 +122,8 @@ pub(super) fn index(random: &mut Random, count: usize) -> usize {
 }
 
 impl World {
-    pub(super) fn new(setup: Setup, random: Random, start_ns: u64) -> World {
+    pub(super) fn new(setup: Setup, mut random: Random, start_ns: u64) -> World {
+        let grain_ns = pick(&mut random, &GRAINS_NS);
         let services: Vec<Place> =
             setup.places.values().filter(|place| place.is_endpoint()).cloned().collect();
         let mut flows = Vec::new();
@@ -159,7 +163,7 @@ impl World {
                 heartbeat_due_ns: start_ns,
             })
             .collect();
-        World { setup, random, now_ns: start_ns, flows, senders, services }
+        World { setup, random, now_ns: start_ns, grain_ns, flows, senders, services }
     }
 
     pub(super) fn chance(&mut self, percent: u64) -> bool {
@@ -187,7 +191,15 @@ impl World {
             9_950 => 900_000_000_000,
             _ => 0,
         };
-        self.now_ns += self.random.below(most_ns + 1);
+        let passed_ns = match self.random.below(500) {
+            // Exactly a limit.
+            0 => self.pick(&[timeout_ns, 1_000_000, 30_000_000, 100_000_000, 500_000_000, 1_000_000_000]),
+            1 if self.chance(10) => self.pick(&[60_000_000_000, 600_000_000_000]),
+            _ => self.random.below(most_ns + 1),
+        };
+        // Rounded at random, so that time passes as fast with every grain.
+        let grains = (passed_ns + self.random.below(self.grain_ns)) / self.grain_ns;
+        self.now_ns += grains * self.grain_ns;
         if self.chance(1) {
             let count = self.senders.len();
             let index = self.index(count);
