@@ -45,9 +45,9 @@ pub struct HostOptions {
     pub sysctls: Vec<(String, String)>,
     /// The index of the switch to which the host is connected, in a lab with [`Forwarding::Switch`]; default: 0.
     pub switch: usize,
-    /// Whether a program of the host, such as a helper on AF_XDP, will attach an XDP program to its interface. The lab
-    /// then attaches no pass program, and a switch forwards to the host only while its own program is attached.
-    pub own_xdp: bool,
+    /// Whether the lab attaches a program that passes all packets to the host's interface, in a lab with
+    /// [`Forwarding::Switch`]. On by default. Off for a host that attaches its own program, such as a helper on AF_XDP.
+    pub pass_program: bool,
 }
 
 impl Default for HostOptions {
@@ -59,7 +59,7 @@ impl Default for HostOptions {
             tx_checksums: true,
             sysctls: Vec::new(),
             switch: 0,
-            own_xdp: false,
+            pass_program: true,
         }
     }
 }
@@ -80,7 +80,7 @@ pub(crate) struct HostParts {
     pub ipv6: Ipv6Addr,
     pub core: Option<usize>,
     pub receive_first: bool,
-    pub own_xdp: bool,
+    pub pass_program: bool,
     pub forwarding: Forwarding,
     /// Whether the ends of the host's cable have receive threads.
     pub has_receive_threads: bool,

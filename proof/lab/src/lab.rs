@@ -112,7 +112,7 @@ impl Lab {
             ipv6,
             core: options.core,
             receive_first: options.receive_first,
-            own_xdp: options.own_xdp,
+            pass_program: options.pass_program,
             forwarding: self.options.forwarding,
             has_receive_threads: !self.options.receive_inline,
             accounted: Mutex::default(),

@@ -1,9 +1,10 @@
 //! Switches of a lab: namespaces with the far ends of the hosts' cables, for the switch's XDP program or its daemon.
 //!
 //! XDP programs forward between veths only under these conditions, which the lab meets: hosts compute the checksums of
-//! sent packets themselves, each host's interface has a program that passes all packets, and the offload GRO of each
-//! host's interface was changed after the switch's program was attached ([`LabSwitch::prepare_hosts`]). Otherwise the
-//! kernel drops the packets, and counts them at the port of the switch where they arrived.
+//! sent packets themselves; each host's interface has GRO, and a program that passes all packets, without which frames
+//! that a program answers with `XDP_TX` would be lost; and GRO was changed after the switch's program was attached
+//! ([`LabSwitch::prepare_hosts`]). Otherwise the kernel drops the packets, and counts them at the port of the switch where
+//! they arrived.
 
 mod port;
 mod row;

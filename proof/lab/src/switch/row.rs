@@ -146,9 +146,9 @@ impl Row {
         Ok(port)
     }
 
-    /// Joins a host whose cable is up. Attaches the pass program to its interface, unless the host has its own program.
+    /// Joins a host whose cable is up. Attaches the pass program to its interface, unless the host will attach its own.
     pub fn join(&self, index: usize, port: &SwitchPort, host: &Arc<HostParts>) -> Result<(), LabError> {
-        if !host.own_xdp {
+        if host.pass_program {
             let attach = || self.pass.attach(&host.interface).map_err(LabError::bpf);
             lock(&self.passes).push(namespace::within(&host.namespace, attach)?);
         }

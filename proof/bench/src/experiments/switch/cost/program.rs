@@ -57,6 +57,8 @@ pub enum Work {
     Hot(usize),
     /// As `Hot`, but each packet matches an entry drawn at random.
     Uniform(usize),
+    /// As `NoEntry`, with this number of entries of other flows; the client of each packet is drawn at random.
+    Strange(usize),
 }
 
 impl Work {
@@ -77,7 +79,7 @@ impl Work {
             Hold,
         ];
         all.extend(OWNERS.map(Prepare));
-        ENTRIES.iter().for_each(|&entries| all.extend([Hot(entries), Uniform(entries)]));
+        ENTRIES.iter().for_each(|&entries| all.extend([Hot(entries), Uniform(entries), Strange(entries)]));
         all
     }
 
@@ -87,7 +89,7 @@ impl Work {
             Work::Return => "a program that only returns",
             Work::Hub => "the laboratory's hub program",
             Work::Plain => "plain L2",
-            Work::NoEntry => "no entry",
+            Work::NoEntry | Work::Strange(_) => "no entry",
             Work::RewrittenIn | Work::Hot(_) | Work::Uniform(_) => "rewritten in",
             Work::RewrittenOut => "rewritten out",
             Work::NoMessage => "no message",
@@ -108,6 +110,7 @@ impl fmt::Display for Work {
             Work::Prepare(owners) => write!(f, ", {owners} owners"),
             Work::Hot(entries) => write!(f, ", {entries} entries, one of them used"),
             Work::Uniform(entries) => write!(f, ", {entries} entries, used at random"),
+            Work::Strange(entries) => write!(f, " of a flow drawn at random, {entries} entries"),
             _ => Ok(()),
         }
     }
@@ -241,6 +244,13 @@ impl Programs {
             Work::Uniform(entries) => {
                 let number = self.random.below(entries);
                 rewritten_in(filled(&mut self.filled, entries), client(number))?
+            }
+            Work::Strange(entries) => {
+                // Clients above the numbers of those that have entries.
+                let client = client(FLOWS_MAX + self.random.below(FLOWS_MAX));
+                let frame = frames::segment(client_end(client), server_end(SOURCE));
+                let bed = filled(&mut self.filled, entries);
+                forwarded(bed, client_port(), &frame, bed::port_of(SOURCE), &frame)?
             }
         };
         Ok(vec![(work, time)])

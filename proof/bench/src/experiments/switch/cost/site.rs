@@ -64,17 +64,22 @@ impl Trip {
 /// What joins the hosts of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
+    /// The kernel's bridge; no host has a program.
     Bridge,
+    /// One switch; hosts have the laboratory's pass programs.
     Switch,
+    /// One switch; hosts have no program, as with real network cards.
+    SwitchWithoutPass,
 }
 
 impl Joined {
-    pub const ALL: [Joined; 2] = [Joined::Bridge, Joined::Switch];
+    pub const ALL: [Joined; 3] = [Joined::Bridge, Joined::Switch, Joined::SwitchWithoutPass];
 
     pub fn name(self) -> &'static str {
         match self {
             Joined::Bridge => "bridge",
             Joined::Switch => "switch",
+            Joined::SwitchWithoutPass => "switch, no pass programs",
         }
     }
 }
@@ -90,6 +95,7 @@ struct Hosts {
 pub struct Site {
     bridge: Hosts,
     switch: Hosts,
+    without_pass: Hosts,
     row: Hosts,
     /// The agents of the control messages, in the order of [`Trip`].
     agents: [Agent; 3],
@@ -104,14 +110,17 @@ pub struct Site {
 impl Site {
     pub fn create(setting: &Setting) -> Result<Site, Error> {
         let cores = (setting.placement.clients, setting.placement.server);
-        let bridge = Hosts::create("cost-bridge", Forwarding::Bridge, 1, cores)?;
-        let switch = Hosts::create("cost-switch", Forwarding::Switch, 1, cores)?;
-        let row = Hosts::create("cost-row", Forwarding::Switch, ROW, cores)?;
+        let layout =
+            |forwarding, switches, pass_program| Layout { forwarding, switches, pass_program, cores };
+        let bridge = Hosts::create("cost-bridge", layout(Forwarding::Bridge, 1, false))?;
+        let switch = Hosts::create("cost-switch", layout(Forwarding::Switch, 1, true))?;
+        let without_pass = Hosts::create("cost-no-pass", layout(Forwarding::Switch, 1, false))?;
+        let row = Hosts::create("cost-row", layout(Forwarding::Switch, ROW, true))?;
 
         let first_switch = switch.lab.switches().remove(0);
         let (running, flow) = load_with_server(&first_switch, &switch)?;
         let mut running = vec![running];
-        for switch in row.lab.switches() {
+        for switch in row.lab.switches().into_iter().chain(without_pass.lab.switches()) {
             running.push(switch.load(&switch.config())?);
         }
         let mut daemons = Vec::new();
@@ -139,7 +148,7 @@ impl Site {
              the core of the sender",
             cores.0, cores.1
         );
-        Ok(Site { bridge, switch, row, agents, echoes, flow, daemons, running, placement })
+        Ok(Site { without_pass, bridge, switch, row, agents, echoes, flow, daemons, running, placement })
     }
 
     pub fn describe(&self, machine: &mut Machine) -> Result<(), Error> {
@@ -169,6 +178,7 @@ impl Site {
         let hosts = match joined {
             Joined::Bridge => &self.bridge,
             Joined::Switch => &self.switch,
+            Joined::SwitchWithoutPass => &self.without_pass,
         };
         transfer(&hosts.first, &hosts.other, length)
     }
@@ -176,7 +186,8 @@ impl Site {
     /// The offloads of both ends of all cables of bridge and switch, which should be equal.
     pub fn offloads(&self) -> Result<Vec<String>, Error> {
         let mut all = Vec::new();
-        for host in [&self.bridge, &self.switch].into_iter().flat_map(|hosts| [&hosts.first, &hosts.other]) {
+        let hosts = [&self.bridge, &self.switch, &self.without_pass];
+        for host in hosts.into_iter().flat_map(|hosts| [&hosts.first, &hosts.other]) {
             all.extend([host.offloads()?.to_string(), host.bridge_offloads()?.to_string()]);
         }
         Ok(all)
@@ -192,20 +203,26 @@ impl Site {
             echo.stop()?;
         }
         drop((self.agents, self.daemons, self.running));
-        for hosts in [self.bridge, self.switch, self.row] {
+        for hosts in [self.bridge, self.switch, self.without_pass, self.row] {
             hosts.lab.close()?;
         }
         Ok(())
     }
 }
 
+/// The properties of a lab.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    forwarding: Forwarding,
+    switches: usize,
+    pass_program: bool,
+    /// The core of the first hosts, and that of the last one.
+    cores: (usize, usize),
+}
+
 impl Hosts {
-    fn create(
-        name: &str,
-        forwarding: Forwarding,
-        switches: usize,
-        (core, other_core): (usize, usize),
-    ) -> Result<Hosts, Error> {
+    fn create(name: &str, layout: Layout) -> Result<Hosts, Error> {
+        let Layout { forwarding, switches, pass_program, cores: (core, other_core) } = layout;
         let options = LabOptions {
             forwarding,
             more_switches: switches - 1,
@@ -214,8 +231,13 @@ impl Hosts {
         };
         let lab = Lab::with_options(name, options)?;
         let host = |name: &str, core: usize, switch: usize| {
-            let options =
-                HostOptions { core: Some(core), tx_checksums: false, switch, ..HostOptions::default() };
+            let options = HostOptions {
+                core: Some(core),
+                tx_checksums: false,
+                switch,
+                pass_program,
+                ..HostOptions::default()
+            };
             lab.host(name, options)
         };
         // At the end of a row, the last host is a partner of round trips, which stay on one core.
