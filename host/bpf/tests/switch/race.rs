@@ -10,7 +10,9 @@ use spillway_wire::switch::{Kind, Site, Status};
 use super::scene::*;
 
 const NOW: Time = Time(5_000_000_000);
-const PAIRS: usize = 1_000_000;
+/// Flows for which the two servers compete in one round, each in the same order.
+const FLOWS: usize = 1000;
+const ROUNDS: usize = 1000;
 
 /// Lets two threads go on together.
 #[derive(Default)]
@@ -20,24 +22,20 @@ impl Meeting {
     /// Waits for the other thread; `number` counts the meetings from 1.
     fn wait(&self, number: usize) {
         self.0.fetch_add(1, Ordering::AcqRel);
-        let mut spins = 0_u32;
+        let mut yields = 0_u32;
         while self.0.load(Ordering::Acquire) < 2 * number {
-            spins += 1;
-            if spins > 10_000 {
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
-            assert!(spins < 1_000_000_000, "the other thread has failed");
+            std::thread::yield_now();
+            yields += 1;
+            assert!(yields < 100_000_000, "the other thread has failed");
         }
     }
 }
 
-/// What the two threads share about the present pair.
+/// What the two threads share about a flow.
 #[derive(Default)]
 struct Pair {
     generation: AtomicU64,
-    /// Winner of the pair, as a set: bit n for server n.
+    /// Number of servers whose claim has succeeded.
     winners: AtomicUsize,
 }
 
@@ -45,71 +43,75 @@ struct Pair {
 fn of_two_simultaneous_claims_exactly_one_succeeds() {
     let Some(switch) = loaded(Switch::load_for_tests(&config(2), EPOCH)) else { return };
     register(&switch, 2, NOW);
-    let pair = Pair::default();
-    pair.generation.store(hold_first(&switch), Ordering::Release);
+    let pairs: Vec<Pair> = (0..FLOWS).map(|_| Pair::default()).collect();
+    for (flow, pair) in pairs.iter().enumerate() {
+        pair.generation.store(hold_first(&switch, flow as u32), Ordering::Release);
+    }
     let meeting = Meeting::default();
     let wins = std::thread::scope(|scope| {
         let threads = [1, 2].map(|server| {
-            let (switch, pair, meeting) = (&switch, &pair, &meeting);
-            scope.spawn(move || claim(switch, server, pair, meeting))
+            let (switch, pairs, meeting) = (&switch, &pairs, &meeting);
+            scope.spawn(move || compete(switch, server, pairs, meeting))
         });
         threads.map(|thread| thread.join().unwrap())
     });
-    println!("of {PAIRS} pairs server 1 won {}, server 2 {}", wins[0], wins[1]);
-    assert_eq!(wins[0] + wins[1], PAIRS);
+    println!("of {} pairs server 1 won {}, server 2 {}", FLOWS * ROUNDS, wins[0], wins[1]);
+    assert_eq!(wins[0] + wins[1], FLOWS * ROUNDS);
     assert!(
         wins.iter().all(|wins| *wins > 0),
         "both should win sometimes, otherwise nothing was simultaneous"
     );
 }
 
-/// Makes server 1 hold flow 1 for server 2.
-fn hold_first(switch: &Switch) -> u64 {
-    let mut prepare = message(Kind::Prepare, 1, 3, 1);
+/// Makes server 1 hold a flow for server 2.
+fn hold_first(switch: &Switch, flow: u32) -> u64 {
+    let sequence = 3 + u64::from(flow);
+    let mut prepare = message(Kind::Prepare, 1, sequence, flow);
     prepare.set_owner(site(2));
     let relayed = switch.test_run(port(1), NOW, &control_frame(1, prepare)).unwrap();
-    let mut prepared = message(Kind::Prepared, 2, 3, 1);
+    let mut prepared = message(Kind::Prepared, 2, sequence, flow);
     prepared.set_generation(answer_of(2, &relayed.frame).generation());
     prepared.set_owner(site(2));
     let held = switch.test_run(port(2), NOW, &control_frame(2, prepared)).unwrap();
     answer_of(1, &held.frame).generation()
 }
 
-/// One of the two servers: claims the flow in each pair. The winner holds it for the other server again.
-fn claim(switch: &Switch, server: u8, pair: &Pair, meeting: &Meeting) -> usize {
-    let mut sequence = 10;
+/// One of the two servers: claims all flows in each round, and holds those that it has won for the other server again.
+fn compete(switch: &Switch, server: u8, pairs: &[Pair], meeting: &Meeting) -> usize {
+    let mut sequence = 10_000;
     let mut wins = 0;
-    let mut next = |kind| {
+    let mut next = |kind, flow| {
         sequence += 1;
-        message(kind, server, sequence, 1)
+        message(kind, server, sequence, flow)
     };
-    for number in 0..PAIRS {
-        let mut own = next(Kind::Own);
-        own.set_generation(pair.generation.load(Ordering::Acquire));
-        meeting.wait(3 * number + 1);
-        let answer = ask(switch, server, NOW, own);
-        let won = match answer.status() {
-            Ok(Status::Ok) => true,
-            Ok(Status::Stale | Status::Forbidden) => false,
-            other => panic!("an unexpected answer: {other:?}"),
-        };
-        if won {
+    for round in 0..ROUNDS {
+        let mut won = Vec::new();
+        meeting.wait(3 * round + 1);
+        for (flow, pair) in (0..).zip(pairs) {
+            let mut own = next(Kind::Own, flow);
+            own.set_generation(pair.generation.load(Ordering::Acquire));
+            let answer = ask(switch, server, NOW, own);
+            match answer.status() {
+                Ok(Status::Ok) => won.push((flow, pair, answer.generation())),
+                Ok(Status::Stale | Status::Forbidden) => continue,
+                other => panic!("an unexpected answer: {other:?}"),
+            }
             pair.winners.fetch_add(1, Ordering::AcqRel);
         }
-        meeting.wait(3 * number + 2);
-        assert_eq!(pair.winners.load(Ordering::Acquire), 1, "winners of pair {number}");
-        if won {
-            wins += 1;
-            let mut hold = next(Kind::Hold);
-            hold.set_generation(answer.generation());
+        meeting.wait(3 * round + 2);
+        for (flow, pair) in pairs.iter().enumerate() {
+            assert_eq!(pair.winners.load(Ordering::Acquire), 1, "winners of flow {flow} in round {round}");
+        }
+        meeting.wait(3 * round + 3);
+        wins += won.len();
+        for (flow, pair, generation) in won {
+            pair.winners.store(0, Ordering::Release);
+            let mut hold = next(Kind::Hold, flow);
+            hold.set_generation(generation);
             hold.set_owner(site(3 - server));
             let held = ask(switch, server, NOW, hold);
             assert_eq!(held.status(), Ok(Status::Ok));
             pair.generation.store(held.generation(), Ordering::Release);
-        }
-        meeting.wait(3 * number + 3);
-        if won {
-            pair.winners.store(0, Ordering::Release);
         }
     }
     wins
@@ -123,7 +125,7 @@ fn target_of(flow: u32) -> u8 {
 /// Elements of a small table are used for one flow after the other while packets of all flows arrive.
 #[test]
 fn entries_come_and_go_while_packets_arrive() {
-    const FLOWS: u32 = 9;
+    const CLIENTS: u32 = 9;
     const MOVES: u32 = 100_000;
     let mut config = config(4);
     config.flows_max = 2;
@@ -134,12 +136,12 @@ fn entries_come_and_go_while_packets_arrive() {
         let packets = scope.spawn(|| {
             let mut seen = [0_usize; 3];
             while !done.load(Ordering::Relaxed) {
-                (0..FLOWS).for_each(|flow| seen[check_packet(&switch, flow)] += 1);
+                (0..CLIENTS).for_each(|flow| seen[check_packet(&switch, flow)] += 1);
             }
             seen
         });
         for number in 0..MOVES {
-            move_and_release(&switch, number % FLOWS, 10 + u64::from(number));
+            move_and_release(&switch, number % CLIENTS, 10 + u64::from(number));
         }
         done.store(true, Ordering::Relaxed);
         packets.join().unwrap()
@@ -155,7 +157,7 @@ fn packets_never_see_half_of_a_change() {
     const MOVES: u64 = 200_000;
     let Some(switch) = loaded(Switch::load_for_tests(&config(3), EPOCH)) else { return };
     register(&switch, 3, NOW);
-    let mut generation = hold_first(&switch);
+    let mut generation = hold_first(&switch, 1);
     let sent = tcp_frame((mac(1), mac(0)), client(1), service(), 0x10);
     let whole: Vec<_> = std::iter::once(tcp_frame((mac(2), mac(0)), client(1), service(), 0x10))
         .chain([2, 3].map(|server| tcp_frame((mac(server), mac(0)), client(1), place_of(server), 0x10)))
