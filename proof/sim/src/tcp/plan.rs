@@ -105,7 +105,7 @@ impl Plan {
             is_narrow: rng.chance(1, 3),
         };
         let conditions_max = match planted {
-            Some(PlantedFault::TakeDamaged) => ConditionsMax { corrupt_ppm: 20_000, ..conditions_max },
+            Some(PlantedFault::TakeDamaged) => ConditionsMax { corrupt_ppm: 50_000, ..conditions_max },
             Some(PlantedFault::ForgetSack | PlantedFault::ForgetLate) => ConditionsMax {
                 reorder_ppm: 200_000,
                 loss_ppm: 100_000,
@@ -164,7 +164,12 @@ impl Plan {
                 may_time_out,
             },
             conditions_max,
-            fault_ns_max: if planted.is_some() { 0 } else { rng.pick(&[0, 50_000_000, 1_000_000_000]) },
+            fault_ns_max: match planted {
+                Some(_) => 0,
+                // Moves are what faults disturb most.
+                None if may_fail => rng.pick(&[0, 20_000_000, 50_000_000, 200_000_000, 1_000_000_000]),
+                None => rng.pick(&[0, 50_000_000, 1_000_000_000]),
+            },
             silence_ns_max: if may_time_out {
                 400_000_000_000
             } else {

@@ -16,6 +16,8 @@ mod relays;
 mod sequences;
 mod source;
 mod target;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub(crate) use agent::{Agent, Cause, Event, Output, Settings, Sorted};

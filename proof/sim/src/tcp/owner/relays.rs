@@ -1,4 +1,4 @@
-//! What other servers tell an agent: relayed through the switch, or directly.
+//! Messages of other servers: relayed by the switch, or direct.
 
 use std::rc::Rc;
 

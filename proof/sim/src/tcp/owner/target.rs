@@ -85,8 +85,7 @@ impl Target {
         self.next_at
     }
 
-    /// What to send now, if anything. *own* is repeated until the switch answers: before that, nobody knows who owns the
-    /// flow.
+    /// What to send now, if anything. *own* is repeated until the switch answers: before that, either end may own the flow.
     pub(crate) fn poll(&mut self, now: Time) -> Option<Request> {
         if now < self.next_at || self.is_waiting() {
             return None;

@@ -13,7 +13,7 @@ pub(crate) enum Transfer {
     Owned,
     /// From the target: it will not own the flow with this generation.
     Refused,
-    /// From an owner to the original owner: the switch has lost the flow's entry; please move the flow to the sender.
+    /// From an owner to the original owner: the switch has lost the flow's entry; requests a move to the sender.
     Reclaim,
 }
 
