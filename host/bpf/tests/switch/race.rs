@@ -16,17 +16,33 @@ const ROUNDS: usize = 1000;
 
 /// Lets two threads go on together.
 #[derive(Default)]
-struct Meeting(AtomicUsize);
+struct Meeting {
+    arrived: AtomicUsize,
+    /// Claims that each thread has begun.
+    begun: [AtomicUsize; 2],
+}
 
 impl Meeting {
     /// Waits for the other thread; `number` counts the meetings from 1.
     fn wait(&self, number: usize) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        self.arrived.fetch_add(1, Ordering::AcqRel);
         let mut yields = 0_u32;
-        while self.0.load(Ordering::Acquire) < 2 * number {
+        while self.arrived.load(Ordering::Acquire) < 2 * number {
             std::thread::yield_now();
             yields += 1;
             assert!(yields < 100_000_000, "the other thread has failed");
+        }
+    }
+
+    /// Waits for the other thread before the next claim, but not long: it may not be running.
+    fn aim(&self, server: u8) {
+        let [own, other] = [server - 1, 2 - server].map(|index| &self.begun[usize::from(index)]);
+        let number = own.fetch_add(1, Ordering::AcqRel) + 1;
+        for _ in 0..2000 {
+            if other.load(Ordering::Acquire) >= number {
+                return;
+            }
+            std::hint::spin_loop();
         }
     }
 }
@@ -90,7 +106,10 @@ fn compete(switch: &Switch, server: u8, pairs: &[Pair], meeting: &Meeting) -> us
         for (flow, pair) in (0..).zip(pairs) {
             let mut own = next(Kind::Own, flow);
             own.set_generation(pair.generation.load(Ordering::Acquire));
-            let answer = ask(switch, server, NOW, own);
+            let frame = control_frame(server, own);
+            meeting.aim(server);
+            let run = switch.test_run(port(server), NOW, &frame).unwrap();
+            let answer = answer_of(server, &run.frame);
             match answer.status() {
                 Ok(Status::Ok) => won.push((flow, pair, answer.generation())),
                 Ok(Status::Stale | Status::Forbidden) => continue,
