@@ -79,7 +79,7 @@ static __always_inline bool may_be_due(const struct standing *at, __u64 now)
            (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= IDLE_NS;
 }
 
-/* Removes an entry, if it still has this state and generation. `only_at_service`: and only if its owner is at the
+/* Removes an entry, if it still has this state and generation; false otherwise. `only_at_service`: and only if its owner is at the
  * service endpoint. */
 static __always_inline bool end_entry(struct flow *flow, const struct flow_key *key, __u8 state, __u64 generation,
                                       bool only_at_service)
@@ -94,9 +94,14 @@ static __always_inline bool end_entry(struct flow *flow, const struct flow_key *
     if (ends)
         flow->entry.state = STATE_ENDED;
     bpf_spin_unlock(&flow->lock);
-    if (ends)
-        bpf_map_delete_elem(&flows, key);
-    return ends;
+    if (!ends || bpf_map_delete_elem(&flows, key) == 0)
+        return ends;
+    /* The kernel could not lock the element's bucket. The entry stays, until somebody settles or releases it again. */
+    bpf_spin_lock(&flow->lock);
+    if (is_unchanged(&flow->entry, key, STATE_ENDED, generation))
+        flow->entry.state = state;
+    bpf_spin_unlock(&flow->lock);
+    return false;
 }
 
 /*

@@ -110,6 +110,10 @@ impl Entries {
         })
     }
 
+    pub(super) fn flows_max(&self) -> usize {
+        self.flows.handle().max_entries() as usize
+    }
+
     pub(super) fn flows(&self) -> Result<impl Iterator<Item = FlowEntry> + '_, BpfError> {
         let batches = self
             .flows

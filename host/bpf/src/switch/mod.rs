@@ -192,6 +192,11 @@ impl Switch {
         self.epoch
     }
 
+    /// Maximum number of flows: that of the pinned table, if there was one.
+    pub fn flows_max(&self) -> usize {
+        self.entries.flows_max()
+    }
+
     /// Changes the configuration, except `flows_max`. State and attached interfaces stay; a server that is not
     /// configured any more is no owner.
     ///

@@ -18,14 +18,9 @@ fn the_program_loads() {
     let Some(switch) = loaded(Switch::load(&config(3), EPOCH)) else { return };
     let verified: Vec<_> = libbpf_rs::query::ProgInfoIter::default()
         .filter(|program| program.name.as_encoded_bytes() == b"spillway_switch")
-        .map(|program| {
-            (program.verified_insns, program.xlated_prog_insns.len(), program.jited_prog_insns.len())
-        })
+        .map(|program| program.verified_insns)
         .collect();
-    println!(
-        "{} instructions; instructions checked by the verifier, left, and bytes of machine code: {verified:?}",
-        switch.instructions()
-    );
+    println!("{} instructions; the verifier has checked {verified:?}", switch.instructions());
     assert!(!verified.is_empty());
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use spillway_bpf::switch::{PinError, PortState, Switch, SwitchError};
-use spillway_rules::Verdict;
+use spillway_rules::{Config, Verdict};
 use spillway_wire::switch::Kind;
 
 use super::scene::*;
@@ -144,6 +144,10 @@ fn pins_of_another_layout_are_refused_and_unfinished_ones_replaced() {
         let pins = bpf.join("switch");
         let open = || Switch::open_or_create_at(&pins, &config(1), EPOCH);
         drop(open().unwrap());
+        let larger = Config { flows_max: 9999, ..config(1) };
+        let switch = Switch::open_or_create_at(&pins, &larger, EPOCH).unwrap();
+        assert_eq!(switch.flows_max(), config(1).flows_max, "the pinned table keeps its size");
+        drop(switch);
         let settings = MapHandle::from_pinned_path(pins.join("settings")).unwrap();
         let mut value = settings.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         value[..4].copy_from_slice(&99_u32.to_ne_bytes());
