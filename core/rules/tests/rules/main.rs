@@ -5,6 +5,7 @@ extern crate alloc;
 mod bounds;
 mod checks;
 mod endings;
+mod explore;
 mod forwarding;
 mod frames;
 mod heard;
