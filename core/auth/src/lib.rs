@@ -5,7 +5,7 @@
 //! opens the link sends first, followed by the *welcome*, the other end's answer, without its proof. These
 //! contain both nonces and the role of the end that opens the link. Since link version 4, batches are then
 //! [sealed](Channel) with keys that are derived for this link only. Each load query and each load reply
-//! carries its own proof.
+//! carries its own proof. Each control message of the switch carries a [tag](SwitchKey::tag).
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -23,6 +23,7 @@ mod load;
 mod primitives;
 mod proof;
 mod ring;
+mod switch;
 
 pub use channel::{Channel, Exchange, NotAuthentic, RECORDS_PER_KEY};
 pub use fresh::LinkRandomness;
@@ -30,3 +31,4 @@ pub use key::{Key, KeyError, SECRET_BYTES};
 pub use load::{LoadRejection, prove_load, prove_query, verify_load, verify_query};
 pub use proof::{Prover, prove, verify};
 pub use ring::KeyRing;
+pub use switch::{SWITCH_KEY_BYTES, SwitchKey, SwitchRejection};

@@ -8,6 +8,7 @@
 //! - [`session`]: the messages that begin, move and acknowledge sessions
 //! - [`load`]: the datagrams with which a client queries the load of a helper
 //! - [`state`]: the state of a live TCP connection that migrates to another host
+//! - [`switch`]: the control messages with which servers change the rules of the switch
 //! - [`proxy`]: the PROXY protocol of load balancers
 //! - [`packet`]: Ethernet, IP, TCP and related packets
 //!
@@ -35,6 +36,7 @@ pub mod proxy;
 pub mod record;
 pub mod session;
 pub mod state;
+pub mod switch;
 
 pub use control::{CloseReason, Connect, Control, RefuseReason};
 pub use disassemble::{DisassembleError, Disassembler, Piece};

@@ -22,12 +22,14 @@ struct Cli {
 enum Command {
     Helper(Box<commands::helper::Args>),
     Sidecar(Box<commands::sidecar::Args>),
+    Switch(commands::switch::Args),
     Check(commands::check::Args),
     Reload(commands::reload::Args),
     Relief(commands::relief::Args),
     Drain(commands::drain::Args),
     Status(commands::status::Args),
     Connections(commands::connections::Args),
+    Flows(commands::flows::Args),
     Server(commands::server::Args),
     Top(commands::top::Args),
     Load(Box<commands::load::Args>),
@@ -52,7 +54,9 @@ fn main() -> ExitCode {
     let matches = commands::groups::grouped(definition()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let log = match &cli.command {
-        Command::Helper(_) | Command::Sidecar(_) | Command::Exporter(_) => cli.log.start_daemon(),
+        Command::Helper(_) | Command::Sidecar(_) | Command::Switch(_) | Command::Exporter(_) => {
+            cli.log.start_daemon()
+        }
         _ => {
             cli.log.start();
             Ok(())
@@ -88,12 +92,14 @@ fn run(command: Command) -> ExitCode {
     match command {
         Command::Helper(args) => commands::helper::run(*args),
         Command::Sidecar(args) => commands::sidecar::run(*args),
+        Command::Switch(args) => commands::switch::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Reload(args) => commands::reload::run(&args),
         Command::Relief(args) => commands::relief::run(&args),
         Command::Drain(args) => commands::drain::run(&args),
         Command::Status(args) => commands::status::run(args),
         Command::Connections(args) => commands::connections::run(args),
+        Command::Flows(args) => commands::flows::run(&args),
         Command::Server(args) => commands::server::run(args),
         Command::Top(args) => commands::top::run(args),
         Command::Load(args) => commands::load::run(*args),

@@ -35,7 +35,7 @@ enum parsed {
     PARSED_SHORT, /* cut or invalid headers */
     /* All of struct packet is set: */
     PARSED_PORTS, /* TCP or UDP */
-    /* Only the local address is set: */
+    /* Only the local address is set, for IP also the peer's, is_ipv6 and network: */
     PARSED_ARP,            /* the local address is the target's (RFC 826) */
     PARSED_NO_PORTS,       /* neither TCP nor UDP over IP */
     PARSED_LATER_FRAGMENT, /* ports are in another fragment */
@@ -50,6 +50,11 @@ struct packet {
     __be16 peer_port;
     __u8 protocol; /* IPPROTO_TCP or IPPROTO_UDP */
     bool is_fragment;
+    bool is_ipv6;
+    bool has_more_tags; /* PARSED_OTHER because of more than VLAN_TAGS_MAX tags */
+    /* Offsets in the frame. */
+    __u32 network;   /* of the IP header */
+    __u32 transport; /* of what follows the IP headers; also set for PARSED_NO_PORTS */
 };
 
 struct vlan_tag {
@@ -106,6 +111,7 @@ static __always_inline enum parsed parse_ports(struct xdp_md *context, __u32 at,
 {
     struct ports ports;
 
+    packet->transport = at;
     if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
         return PARSED_NO_PORTS;
     if (!load(context, at, &ports, sizeof(ports)))
@@ -122,6 +128,7 @@ static __always_inline enum parsed parse_ipv4(struct xdp_md *context, __u32 at, 
 
     if (!load(context, at, &header, sizeof(header)) || header.version != 4 || header.ihl < 5)
         return PARSED_SHORT;
+    packet->network = at;
     packet->local = mapped(header.daddr);
     packet->peer = mapped(header.saddr);
     packet->protocol = header.protocol;
@@ -139,6 +146,8 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
 
     if (!load(context, at, &header, sizeof(header)) || header.version != 6)
         return PARSED_SHORT;
+    packet->network = at;
+    packet->is_ipv6 = true;
     __builtin_memcpy(&packet->local, &header.daddr, sizeof(packet->local));
     __builtin_memcpy(&packet->peer, &header.saddr, sizeof(packet->peer));
     next = header.nexthdr;
@@ -187,6 +196,11 @@ static __always_inline enum parsed parse_arp(struct xdp_md *context, __u32 at, s
     return PARSED_ARP;
 }
 
+static __always_inline bool is_vlan_tag(__be16 kind)
+{
+    return kind == bpf_htons(ETH_P_8021Q) || kind == bpf_htons(ETH_P_8021AD);
+}
+
 static __always_inline enum parsed parse(struct xdp_md *context, struct packet *packet)
 {
     struct ethhdr *header = (void *)(long)context->data;
@@ -200,7 +214,7 @@ static __always_inline enum parsed parse(struct xdp_md *context, struct packet *
     for (int count = 0; count < VLAN_TAGS_MAX; count++) {
         struct vlan_tag tag;
 
-        if (kind != bpf_htons(ETH_P_8021Q) && kind != bpf_htons(ETH_P_8021AD))
+        if (!is_vlan_tag(kind))
             break;
         if (!load(context, at, &tag, sizeof(tag)))
             return PARSED_SHORT;
@@ -213,6 +227,7 @@ static __always_inline enum parsed parse(struct xdp_md *context, struct packet *
         return parse_ipv6(context, at, packet);
     if (kind == bpf_htons(ETH_P_ARP))
         return parse_arp(context, at, packet);
+    packet->has_more_tags = is_vlan_tag(kind);
     return PARSED_OTHER;
 }
 

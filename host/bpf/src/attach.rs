@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut, Xdp, XdpFlags};
+use libbpf_sys::bpf_xdp_query_opts;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 
@@ -18,6 +19,13 @@ pub enum Mode {
     Native,
     /// After the driver, on a socket buffer. Slower; for drivers without XDP.
     Generic,
+}
+
+impl Mode {
+    pub(crate) fn of(attached: &bpf_xdp_query_opts) -> Mode {
+        // 1 is XDP_ATTACHED_DRV of <linux/if_link.h>.
+        if attached.attach_mode == 1 { Mode::Native } else { Mode::Generic }
+    }
 }
 
 /// A program that is attached to an interface. Dropping the value detaches the program.
@@ -94,19 +102,10 @@ impl std::error::Error for AttachError {}
 impl Attachment {
     /// Attaches a program, in native mode if the driver supports it, otherwise in generic mode.
     pub(crate) fn new(program: &ProgramMut<'_>, interface: &str) -> Result<Attachment, AttachError> {
-        let index = interface_index(interface)
-            .map_err(|source| AttachError::Unknown { interface: interface.to_owned(), source })?;
-        let refused = |source| AttachError::Refused { interface: interface.to_owned(), source };
-        let present = query(program, index).map_err(refused)?;
-        if present.prog_id != 0 {
-            let (interface, program_id) = (interface.to_owned(), present.prog_id);
-            return Err(AttachError::Occupied { interface, program_id });
-        }
-        let link = program.attach_xdp(index).map_err(refused)?;
-        let attached = query(program, index).map_err(refused)?;
-        // 1 is XDP_ATTACHED_DRV of <linux/if_link.h>.
-        let mode = if attached.attach_mode == 1 { Mode::Native } else { Mode::Generic };
-        Ok(Attachment { link, mode, program_id: attached.prog_id })
+        check_free(interface)?;
+        let link = link(program, interface)?;
+        let attached = query(interface)?;
+        Ok(Attachment { link, mode: Mode::of(&attached), program_id: attached.prog_id })
     }
 
     /// The mode in which the program runs.
@@ -148,15 +147,51 @@ impl Drop for Attachment {
 /// # Errors
 /// The interface does not exist, or the query failed.
 pub fn attached_program(interface: &str) -> io::Result<Option<u32>> {
-    let index = interface_index(interface)?;
-    // The query uses only the interface's index, but the library's type needs a descriptor.
-    let none = std::fs::File::open("/dev/null")?;
-    let found = Xdp::new(none.as_fd()).query(index, XdpFlags::NONE).map_err(io::Error::other)?;
+    let found = query_index(interface_index(interface)?).map_err(io::Error::other)?;
     Ok((found.prog_id != 0).then_some(found.prog_id))
 }
 
-fn query(program: &ProgramMut<'_>, index: i32) -> libbpf_rs::Result<libbpf_sys::bpf_xdp_query_opts> {
-    Xdp::new(program.as_fd()).query(index, XdpFlags::NONE)
+/// Checks that an interface exists and has no XDP program.
+pub(crate) fn check_free(interface: &str) -> Result<(), AttachError> {
+    match query(interface)?.prog_id {
+        0 => Ok(()),
+        program_id => Err(AttachError::Occupied { interface: interface.to_owned(), program_id }),
+    }
+}
+
+/// Attaches a program to an interface that [`check_free`] has checked.
+pub(crate) fn link(program: &ProgramMut<'_>, interface: &str) -> Result<Link, AttachError> {
+    program
+        .attach_xdp(index_of(interface)?)
+        .map_err(|source| AttachError::Refused { interface: interface.to_owned(), source })
+}
+
+/// The mode in which the XDP program of an interface runs.
+pub(crate) fn mode_of(index: u32) -> Result<Mode, BpfError> {
+    i32::try_from(index)
+        .map_err(io::Error::other)
+        .map_err(libbpf_rs::Error::from)
+        .and_then(query_index)
+        .map(|attached| Mode::of(&attached))
+        .map_err(BpfError::of("cannot read the XDP program of an interface"))
+}
+
+/// The index of an interface of the calling thread's network namespace.
+pub(crate) fn index_of(interface: &str) -> Result<i32, AttachError> {
+    interface_index(interface)
+        .map_err(|source| AttachError::Unknown { interface: interface.to_owned(), source })
+}
+
+fn query(interface: &str) -> Result<bpf_xdp_query_opts, AttachError> {
+    query_index(index_of(interface)?)
+        .map_err(|source| AttachError::Refused { interface: interface.to_owned(), source })
+}
+
+/// The XDP program of the interface with this index.
+fn query_index(index: i32) -> libbpf_rs::Result<bpf_xdp_query_opts> {
+    // The query uses only the interface's index, but the library's type needs a descriptor.
+    let none = std::fs::File::open("/dev/null")?;
+    Xdp::new(none.as_fd()).query(index, XdpFlags::NONE)
 }
 
 fn interface_index(interface: &str) -> io::Result<i32> {

@@ -1,5 +1,7 @@
 //! Forwards frames between the interfaces of a bridge.
 
+use std::time::Duration;
+
 use libbpf_rs::{Object, ProgramInput};
 
 use crate::attach::{AttachError, Attachment};
@@ -51,10 +53,23 @@ impl Hub {
     /// # Errors
     /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.
     pub fn test_run(&self, frame: &[u8]) -> Result<u32, BpfError> {
+        Ok(self.run(frame)?.0)
+    }
+
+    /// Runs the program once as [`Hub::test_run`], and returns the time that the kernel measured, which includes a
+    /// reading of the clock.
+    ///
+    /// # Errors
+    /// As [`Hub::test_run`].
+    pub fn time_run(&self, frame: &[u8]) -> Result<Duration, BpfError> {
+        Ok(self.run(frame)?.1)
+    }
+
+    fn run(&self, frame: &[u8]) -> Result<(u32, Duration), BpfError> {
         let input = ProgramInput { data_in: Some(frame), repeat: 1, ..ProgramInput::default() };
         let output = object::program(NAME, &self.object)
             .test_run(input)
             .map_err(BpfError::of("cannot run the program `forward` on a frame"))?;
-        Ok(output.return_value)
+        Ok((output.return_value, output.duration))
     }
 }

@@ -3,6 +3,7 @@
 //! clang compiles the programs, C files in `c/`, when this crate is built. The library contains the objects.
 //!
 //! - [`Steer`]: passes packets of the user-level TCP stack to its AF_XDP sockets, all others to the kernel
+//! - [`Switch`](switch::Switch): forwards frames by rules that servers change with control messages
 //! - [`Hub`]: forwards frames between the hosts of the laboratory
 //! - [`Loss`]: drops a share of the IPv4 packets, for the laboratory
 //! - [`Pass`]: passes every packet, a baseline for measurements
@@ -19,6 +20,7 @@ mod map;
 mod object;
 mod pass;
 mod steer;
+pub mod switch;
 mod verdict;
 
 pub use attach::{AttachError, Attachment, AttachmentState, Mode, attached_program};

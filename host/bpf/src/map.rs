@@ -39,6 +39,21 @@ impl Map {
         }
     }
 
+    pub(crate) fn value(&self, key: &[u8], flags: MapFlags) -> Result<Option<Vec<u8>>, BpfError> {
+        self.handle.lookup(key, flags).map_err(BpfError::of(format!("cannot read the map `{}`", self.name)))
+    }
+
+    /// Changes one value while the program, which locks the values of this map, may change it too.
+    pub(crate) fn set_locked(&self, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
+        self.handle
+            .update(key, value, MapFlags::LOCK)
+            .map_err(BpfError::of(format!("cannot change the map `{}`", self.name)))
+    }
+
+    pub(crate) fn handle(&self) -> &MapHandle {
+        &self.handle
+    }
+
     pub(crate) fn sum(&self, index: u32) -> Result<u64, BpfError> {
         let values = self
             .handle

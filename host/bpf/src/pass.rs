@@ -1,6 +1,8 @@
 //! A program that passes every packet.
 
-use libbpf_rs::Object;
+use std::time::Duration;
+
+use libbpf_rs::{Object, ProgramInput};
 
 use crate::attach::{AttachError, Attachment};
 use crate::{BpfError, object};
@@ -27,5 +29,18 @@ impl Pass {
     /// Another program is attached, or the driver refuses this one.
     pub fn attach(&self, interface: &str) -> Result<Attachment, AttachError> {
         Attachment::new(&object::program(NAME, &self.0), interface)
+    }
+
+    /// Runs the program once on a frame (`BPF_PROG_TEST_RUN`), and returns the time that the kernel measured. It includes
+    /// a reading of the clock: a baseline of the times of other programs.
+    ///
+    /// # Errors
+    /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.
+    pub fn time_run(&self, frame: &[u8]) -> Result<Duration, BpfError> {
+        let input = ProgramInput { data_in: Some(frame), repeat: 1, ..ProgramInput::default() };
+        let output = object::program(NAME, &self.0)
+            .test_run(input)
+            .map_err(BpfError::of("cannot run the program `pass` on a frame"))?;
+        Ok(output.duration)
     }
 }

@@ -83,7 +83,7 @@ impl fmt::Display for RequestError {
         match self {
             RequestError::Socket(error) if self.is_absent() => write!(
                 f,
-                "{error}; is a helper or sidecar running with this admin socket (helper.socket, --status-socket)? \
+                "{error}; is a helper, sidecar or switch running with this admin socket (socket, --status-socket)? \
                  --socket PATH names another one"
             ),
             RequestError::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -95,7 +95,7 @@ impl fmt::Display for RequestError {
             }
             RequestError::Socket(error) => write!(f, "{error}"),
             RequestError::UnexpectedAnswer(what) => {
-                write!(f, "the answer is not a helper's or sidecar's: {what}")
+                write!(f, "the answer is not that of a helper, sidecar or switch: {what}")
             }
             RequestError::Refused(why) => f.write_str(why),
         }
@@ -148,7 +148,7 @@ mod tests {
         let failed = |kind: io::ErrorKind| RequestError::Socket(kind.into());
         for absent in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].map(failed) {
             assert!(
-                absent.is_absent() && absent.to_string().contains("is a helper or sidecar running"),
+                absent.is_absent() && absent.to_string().contains("is a helper, sidecar or switch running"),
                 "{absent}"
             );
         }

@@ -4,6 +4,7 @@ pub mod batch;
 mod common;
 pub mod figures;
 pub mod sessions;
+pub mod switch;
 pub mod tcp;
 
 use std::io::Write;
@@ -54,7 +55,11 @@ pub struct Experiment {
 
 /// All experiments, grouped by remedy.
 pub fn all() -> impl Iterator<Item = &'static Experiment> {
-    batch::EXPERIMENTS.iter().chain(&sessions::EXPERIMENTS).chain(&tcp::EXPERIMENTS)
+    batch::EXPERIMENTS
+        .iter()
+        .chain(&sessions::EXPERIMENTS)
+        .chain(&tcp::EXPERIMENTS)
+        .chain(&switch::EXPERIMENTS)
 }
 
 /// The experiment of this name.
@@ -67,6 +72,7 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
     let parts = match experiment.name {
         "attacks" => batch::attacks::ids(),
         "burst" => batch::burst::PARTS.to_vec(),
+        "switch-cost" => switch::cost::PARTS.to_vec(),
         _ => Vec::new(),
     };
     let Some(unknown) = only.iter().find(|part| !parts.contains(&part.as_str())) else { return Ok(()) };

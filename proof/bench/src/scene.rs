@@ -83,7 +83,10 @@ impl Scene {
     pub fn create(name: &str, setting: Setting) -> Result<Scene, Error> {
         let placement = setting.placement;
         let forwarding = setting.forwarding;
-        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge), forwarding })?;
+        let lab = Lab::with_options(
+            name,
+            LabOptions { bridge_core: Some(placement.bridge), forwarding, ..LabOptions::default() },
+        )?;
         // The quota is set after the preparation.
         let tx_checksums = setting.tx_checksums();
         let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };

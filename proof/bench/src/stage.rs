@@ -95,7 +95,10 @@ impl Stage {
     ) -> Result<Stage, Error> {
         let placement = setting.placement;
         let forwarding = setting.forwarding;
-        let lab = Lab::with_options(name, LabOptions { bridge_core: Some(placement.bridge), forwarding })?;
+        let lab = Lab::with_options(
+            name,
+            LabOptions { bridge_core: Some(placement.bridge), forwarding, ..LabOptions::default() },
+        )?;
         let tx_checksums = tx_checksums && setting.tx_checksums();
         let on_core = |core| HostOptions { core: Some(core), tx_checksums, ..HostOptions::default() };
         // On the hosts of helpers and clients, the kernel's receive work runs before processes, so that a

@@ -27,6 +27,8 @@ enum Command {
     Echo(commands::echo::Args),
     #[command(hide = true)]
     StackWork(commands::stack_work::Args),
+    #[command(hide = true)]
+    SwitchAnswers(commands::switch_answers::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Attack(args) => commands::attack::run(&args),
         Command::Echo(args) => commands::echo::run(args),
         Command::StackWork(args) => commands::stack_work::run(&args),
+        Command::SwitchAnswers(args) => commands::switch_answers::run(&args),
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cgroup::Layout;
 use crate::names::RunName;
-use crate::{LabError, namespace, run};
+use crate::{LabError, namespace, pins, run};
 
 /// The result of [`clean`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -32,6 +32,8 @@ pub struct RemovedRun {
     pub groups: usize,
     /// Processes killed in these groups.
     pub processes: usize,
+    /// Switches whose pinned programs and maps were removed.
+    pub pinned_switches: usize,
     /// Whether a directory of files was removed.
     pub directory: bool,
 }
@@ -80,6 +82,7 @@ fn clean_runs(includes_live_runs: bool) -> Result<CleanReport, LabError> {
                 namespaces: removed.namespaces,
                 groups: removed.groups,
                 processes: removed.processes,
+                pinned_switches: removed.pins,
                 directory: removed.directory,
             }),
             Err(e) => report.failures.push(format!("{run}: {e}")),
@@ -88,7 +91,7 @@ fn clean_runs(includes_live_runs: bool) -> Result<CleanReport, LabError> {
     Ok(report)
 }
 
-/// All runs that have a namespace, a group or a directory on this machine.
+/// All runs that have a namespace, a group, a pinned switch or a directory on this machine.
 fn existing_runs(layout: Option<&Layout>) -> BTreeSet<RunName> {
     let groups = layout.map(Layout::top_groups).unwrap_or_default();
     let files = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
@@ -96,6 +99,7 @@ fn existing_runs(layout: Option<&Layout>) -> BTreeSet<RunName> {
     namespace::names()
         .into_iter()
         .chain(groups)
+        .chain(pins::names())
         .chain(files)
         .filter_map(|name| RunName::parse(&name))
         .collect()
@@ -108,11 +112,15 @@ impl fmt::Display for CleanReport {
         }
         let removed = self.removed.iter().map(|removed| {
             format!(
-                "removed {}: {} namespaces, {} control groups, {} processes{}",
+                "removed {}: {} namespaces, {} control groups, {} processes{}{}",
                 removed.run,
                 removed.namespaces,
                 removed.groups,
                 removed.processes,
+                match removed.pinned_switches {
+                    0 => String::new(),
+                    switches => format!(", {switches} pinned switches"),
+                },
                 if removed.directory { ", its files" } else { "" }
             )
         });
@@ -136,6 +144,7 @@ mod tests {
                 namespaces: 3,
                 groups: 14,
                 processes: 1,
+                pinned_switches: 2,
                 directory: true,
             }],
             kept: vec![KeptRun { run: "spillway-b-2-0".into(), pid: 2 }],
@@ -143,7 +152,7 @@ mod tests {
         };
         assert_eq!(
             report.to_string(),
-            "removed spillway-a-1-0: 3 namespaces, 14 control groups, 1 processes, its files\n\
+            "removed spillway-a-1-0: 3 namespaces, 14 control groups, 1 processes, 2 pinned switches, its files\n\
              kept spillway-b-2-0: process 2 is using it\nfailed spillway-c-3-0: no"
         );
     }

@@ -1,5 +1,16 @@
 //! What joins the hosts of a laboratory.
 
+use std::sync::Arc;
+
+use crate::hub::Hub;
+use crate::switch::{LabSwitch, Row};
+use crate::{LabError, ipv6};
+
+/// Name of the bridge's namespace and group.
+pub(crate) const BRIDGE: &str = "bridge";
+/// Name of the first switch's namespace, and of the group of all switches.
+pub(crate) const SWITCH: &str = "switch";
+
 /// How frames are forwarded between the hosts of a lab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forwarding {
@@ -10,4 +21,95 @@ pub enum Forwarding {
     /// themselves ([`HostOptions::tx_checksums`](crate::HostOptions::tx_checksums) off), and their cables
     /// cannot [drop packets](crate::Host::drop_packets).
     Xdp,
+    /// Spillway's switch, or several in a row: the XDP program that [`LabSwitch::load`] attaches, or a daemon that
+    /// [`LabSwitch::spawn`] starts. Without one of them no frame is forwarded. There is no bridge. As with `Xdp`, hosts
+    /// compute checksums themselves, and cables cannot drop packets. Hosts have IPv6 addresses, too.
+    Switch,
+}
+
+impl Forwarding {
+    /// The name of the group with the CPU time of bridge or switches.
+    pub(crate) fn group(self) -> &'static str {
+        match self {
+            Forwarding::Bridge | Forwarding::Xdp => BRIDGE,
+            Forwarding::Switch => SWITCH,
+        }
+    }
+
+    /// The IPv6 settings of all namespaces of the lab.
+    pub(crate) fn ipv6(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Forwarding::Bridge | Forwarding::Xdp => &ipv6::OFF,
+            Forwarding::Switch => &ipv6::QUIET,
+        }
+    }
+
+    /// Whether XDP programs forward the packets of hosts.
+    pub(crate) fn is_xdp(self) -> bool {
+        self != Forwarding::Bridge
+    }
+}
+
+/// What joins the hosts of one lab.
+#[derive(Debug)]
+pub(crate) enum Joint {
+    Bridge,
+    Hub(Hub),
+    Switches(Vec<LabSwitch>),
+}
+
+impl Joint {
+    /// All switches of a row.
+    pub fn of(row: &Arc<Row>) -> Joint {
+        Joint::Switches((0..row.sites.len()).map(|index| LabSwitch::new(row, index)).collect())
+    }
+
+    /// All switches, in the order of the row.
+    pub fn switches(&self) -> &[LabSwitch] {
+        match self {
+            Joint::Switches(switches) => switches,
+            Joint::Bridge | Joint::Hub(_) => &[],
+        }
+    }
+
+    /// Whether a namespace of bridge or switches has this name, which a host cannot have.
+    pub fn has_place(&self, name: &str) -> bool {
+        match self {
+            Joint::Bridge | Joint::Hub(_) => name == BRIDGE,
+            Joint::Switches(switches) => switches.iter().any(|switch| switch.name() == name),
+        }
+    }
+
+    /// The switch for a host's cable; `None` if the lab has a bridge.
+    ///
+    /// # Errors
+    /// The lab has no switch with this index.
+    pub fn switch(&self, index: usize) -> Result<Option<&LabSwitch>, LabError> {
+        match self {
+            Joint::Bridge | Joint::Hub(_) if index == 0 => Ok(None),
+            _ => self.switches().get(index).map(Some).ok_or_else(|| {
+                LabError::BadOption(format!(
+                    "this lab has no switch with index {index}: set LabOptions::forwarding and more_switches"
+                ))
+            }),
+        }
+    }
+}
+
+/// How the far end of a host's cable is set up, as arguments and lines of `ip`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FarEnd {
+    /// Properties of the new interface.
+    pub properties: String,
+    /// Commands before the interface is up.
+    pub before_up: String,
+    /// Commands after the interface is up.
+    pub after_up: String,
+}
+
+impl FarEnd {
+    /// The far end is a port of the bridge.
+    pub fn of_bridge(interface: &str) -> FarEnd {
+        FarEnd { before_up: format!("link set {interface} master br0\n"), ..FarEnd::default() }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,10 +15,8 @@ use crate::run::Run;
 use crate::tools::Tools;
 use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
 
-/// Settings of every host: no IPv6, to avoid its background traffic, and backlogs for thousands of clients.
-pub(crate) const SYSCTLS: [(&str, &str); 5] = [
-    ("net/ipv6/conf/all/disable_ipv6", "1"),
-    ("net/ipv6/conf/default/disable_ipv6", "1"),
+/// Settings of every host besides those of [`Forwarding::ipv6`]: backlogs for thousands of clients.
+pub(crate) const SYSCTLS: [(&str, &str); 3] = [
     ("net/core/somaxconn", "65535"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
     // User-level stacks use the other ports: load generators those below, helpers those above.
@@ -45,11 +43,24 @@ pub struct HostOptions {
     pub tx_checksums: bool,
     /// Further sysctls of the namespace, below `net/`, such as `("net/ipv4/tcp_sack", "0")`.
     pub sysctls: Vec<(String, String)>,
+    /// The index of the switch to which the host is connected, in a lab with [`Forwarding::Switch`]; default: 0.
+    pub switch: usize,
+    /// Whether the lab attaches a program that passes all packets to the host's interface, in a lab with
+    /// [`Forwarding::Switch`]. On by default. Off for a host that attaches its own program, such as a helper on AF_XDP.
+    pub pass_program: bool,
 }
 
 impl Default for HostOptions {
     fn default() -> HostOptions {
-        HostOptions { core: None, quota: None, receive_first: false, tx_checksums: true, sysctls: Vec::new() }
+        HostOptions {
+            core: None,
+            quota: None,
+            receive_first: false,
+            tx_checksums: true,
+            sysctls: Vec::new(),
+            switch: 0,
+            pass_program: true,
+        }
     }
 }
 
@@ -65,9 +76,14 @@ pub(crate) struct HostParts {
     /// The bridge's namespace, and the name of the cable's end there.
     pub bridge_end: (String, String),
     pub address: Ipv4Addr,
+    /// The host has the address only with [`Forwarding::Switch`].
+    pub ipv6: Ipv6Addr,
     pub core: Option<usize>,
     pub receive_first: bool,
+    pub pass_program: bool,
     pub forwarding: Forwarding,
+    /// Whether the ends of the host's cable have receive threads.
+    pub has_receive_threads: bool,
     /// The interface's threads that [`HostParts::pin_and_account_host_end`] has handled.
     pub accounted: Mutex<Vec<u32>>,
     /// As `accounted`, for the bridge's end.
@@ -88,6 +104,16 @@ impl Host {
     /// The host's address on the lab's network.
     pub fn address(&self) -> IpAddr {
         self.0.address.into()
+    }
+
+    /// The host's IPv6 address on the lab's network; only with [`Forwarding::Switch`].
+    pub fn ipv6_address(&self) -> Option<IpAddr> {
+        (self.0.forwarding == Forwarding::Switch).then_some(self.0.ipv6.into())
+    }
+
+    /// The Ethernet address of the host's interface.
+    pub fn mac(&self) -> [u8; 6] {
+        crate::hub::mac(self.0.address)
     }
 
     /// The name of the host's network namespace, for `ip netns exec`.
@@ -208,7 +234,7 @@ impl Host {
 
     /// Drops a share (0 to 1) of the IPv4 packets on the host's cable, in both directions, while the [`Loss`] exists.
     pub fn drop_packets(&self, share: f64) -> Result<Loss, LabError> {
-        if self.0.forwarding == Forwarding::Xdp {
+        if self.0.forwarding.is_xdp() {
             return Err(LabError::BadOption(
                 "the cable's XDP program forwards packets and cannot drop some: make the lab with Forwarding::Bridge"
                     .into(),
@@ -243,7 +269,7 @@ impl Host {
         Ok(sum)
     }
 
-    /// Packets of this host that the program of [`Forwarding::Xdp`] has forwarded.
+    /// Packets of this host that the program of [`Forwarding::Xdp`] or [`Forwarding::Switch`] has forwarded.
     pub fn forwarded_packets(&self) -> Result<u64, LabError> {
         let (bridge, bridge_interface) = &self.0.bridge_end;
         let text = self.0.tools.ethtool(bridge, &["-S", bridge_interface])?;
@@ -279,7 +305,7 @@ impl Host {
     }
 }
 
-fn start_thread<T: Send + 'static>(
+pub(crate) fn start_thread<T: Send + 'static>(
     name: String,
     namespace: &str,
     core: Option<usize>,
@@ -310,7 +336,19 @@ pub struct PacketCounts {
 }
 
 impl HostParts {
+    /// Makes the host's end accept packets that an XDP program at the far end redirects to it. The kernel prepares for
+    /// them only when an offload changes.
+    pub(crate) fn accept_redirected(&self) -> Result<(), LabError> {
+        for gro in ["off", "on"] {
+            self.tools.ethtool(&self.namespace, &["-K", &self.interface, "gro", gro])?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn pin_and_account_host_end(&self) -> Result<(), LabError> {
+        if !self.has_receive_threads {
+            return Ok(());
+        }
         let mut accounted = self.accounted.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = napi::threads_of(&self.interface);
         // After `run_first` a thread cannot enter the quota's group again, because it has real-time priority.
@@ -326,6 +364,9 @@ impl HostParts {
     }
 
     pub(crate) fn pin_and_account_bridge_end(&self) -> Result<(), LabError> {
+        if !self.has_receive_threads {
+            return Ok(());
+        }
         let mut accounted = self.far_accounted.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = napi::threads_of(&self.bridge_end.1);
         // As in `pin_and_account_host_end`.
@@ -333,13 +374,22 @@ impl HostParts {
             return Ok(());
         }
         let (core, group) = &self.bridge;
-        pin_and_account(&self.bridge_end.1, *core, group)?;
+        pin_and_account_forwarding(&self.bridge_end.1, *core, group)?;
         *accounted = threads;
-        // The bridge stands for a switch, which forwards at any load of the hosts. So its threads run before
-        // processes on a shared core; otherwise its rings of 256 packets overflow.
-        run_first(&self.bridge_end.1, group);
         Ok(())
     }
+}
+
+/// Pins and accounts the threads of an interface of the bridge or of a switch. These forward at any load of the hosts: so
+/// their threads run before processes on a shared core; otherwise their rings of 256 packets overflow.
+pub(crate) fn pin_and_account_forwarding(
+    interface: &str,
+    core: Option<usize>,
+    group: &HostGroup,
+) -> Result<(), LabError> {
+    pin_and_account(interface, core, group)?;
+    run_first(interface, group);
+    Ok(())
 }
 
 /// Gives an interface's threads real-time priority, unless the kernel refuses.

@@ -35,11 +35,7 @@ impl Hub {
             self.program.attach(bridge_interface).map_err(LabError::bpf)
         })?;
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner).push(attachment);
-        // The kernel prepares the host's end for redirected frames only when an offload changes.
-        for gro in ["off", "on"] {
-            host.tools.ethtool(&host.namespace, &["-K", &host.interface, "gro", gro])?;
-        }
-        Ok(())
+        host.accept_redirected()
     }
 }
 

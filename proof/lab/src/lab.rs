@@ -1,4 +1,4 @@
-//! A run of the laboratory: a bridge in its own namespace, and the hosts that it joins.
+//! A run of the laboratory: a bridge or switches in their own namespaces, and the hosts that they join.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,27 +6,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cgroup::{HostGroup, Layout};
-use crate::forwarding::Forwarding;
+use crate::forwarding::{BRIDGE, FarEnd, Forwarding, Joint};
 use crate::host::{CONGESTION_CONTROL, Host, HostOptions, HostParts, SYSCTLS};
 use crate::hub::{Hub, mac_text};
 use crate::names::{self, HOSTS_MAX};
 use crate::run::Run;
+use crate::switch::{LabSwitch, Row, RowOptions};
 use crate::tools::Tools;
-use crate::{HostCpu, LabError, namespace, napi};
-
-/// Name of the bridge's namespace and group, which no host may have.
-const BRIDGE: &str = "bridge";
+use crate::{HostCpu, LabError, ipv6, namespace, napi};
 
 /// Options of a new lab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabOptions {
-    /// The core of the bridge's threads; `None` (default) pins nothing.
+    /// The core of the bridge's or the switches' threads and processes; `None` (default) pins nothing.
     pub bridge_core: Option<usize>,
     /// How frames are forwarded between hosts. Default: by the kernel's bridge.
     pub forwarding: Forwarding,
+    /// Number of further switches in a row behind the first one, with [`Forwarding::Switch`]. Default: none.
+    pub more_switches: usize,
+    /// Whether the sender's thread does the receive work of both ends of a cable, as without a lab. By default each
+    /// end has a thread, which has the account of its host. Receive work is then in no account, and wakes no thread.
+    pub receive_inline: bool,
 }
 
-/// Hosts joined by a bridge. A drop kills its processes and removes its namespaces, groups and files.
+/// Hosts joined by a bridge or by switches. A drop kills its processes and removes its namespaces, groups and files.
 #[derive(Debug)]
 pub struct Lab {
     run: Arc<Run>,
@@ -34,7 +37,7 @@ pub struct Lab {
     layout: Layout,
     options: LabOptions,
     bridge: HostGroup,
-    hub: Option<Hub>,
+    joint: Joint,
     hosts: Mutex<Vec<String>>,
 }
 
@@ -62,15 +65,14 @@ impl Lab {
     /// As [`Lab::new`], with options.
     pub fn with_options(name: &str, options: LabOptions) -> Result<Lab, LabError> {
         options.bridge_core.map(napi::one_core).transpose()?;
+        if options.more_switches > 0 && options.forwarding != Forwarding::Switch {
+            return Err(LabError::BadOption("more_switches needs Forwarding::Switch".into()));
+        }
         let (tools, layout) = requirements()?;
         let run = Run::open(name, Some(layout.clone()))?;
-        let parts = make_bridge(&run, &tools, &layout).and_then(|bridge| {
-            let hub = (options.forwarding == Forwarding::Xdp).then(Hub::load).transpose()?;
-            Ok((bridge, hub))
-        });
-        match parts {
-            Ok((bridge, hub)) => {
-                Ok(Lab { run, tools, layout, options, bridge, hub, hosts: Mutex::default() })
+        match make_joint(&run, &tools, &layout, &options) {
+            Ok((bridge, joint)) => {
+                Ok(Lab { run, tools, layout, options, bridge, joint, hosts: Mutex::default() })
             }
             Err(e) => {
                 let _ = run.close();
@@ -81,22 +83,11 @@ impl Lab {
 
     /// Adds a host. Its interface has generic receive offload and its own NAPI thread, which the host's quota covers.
     pub fn host(&self, name: &str, options: HostOptions) -> Result<Host, LabError> {
-        names::check("host", name)?;
-        options.core.map(napi::one_core).transpose()?;
-        options.quota.map(|quota| quota.micros()).transpose()?;
-        if options.receive_first && options.quota.is_some() {
-            return Err(LabError::BadOption(format!(
-                "host {name:?}: receive_first takes the interface's thread out of the quota: give only one of the two"
-            )));
-        }
-        if self.hub.is_some() && options.tx_checksums {
-            return Err(LabError::BadOption(format!(
-                "host {name:?}: packets that XDP forwards need checksums: turn tx_checksums off"
-            )));
-        }
+        self.check(name, &options)?;
+        let switch = self.joint.switch(options.switch)?;
         let _no_removal = self.run.prevent_removal()?;
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        if name == BRIDGE || hosts.iter().any(|taken| taken == name) {
+        if self.joint.has_place(name) || hosts.iter().any(|taken| taken == name) {
             return Err(LabError::BadOption(format!("this lab already has a host named {name:?}")));
         }
         if hosts.len() == HOSTS_MAX {
@@ -108,30 +99,67 @@ impl Lab {
 
         let (interface, bridge_interface) = self.run.name.interfaces(index);
         let octet = u8::try_from(index + 1).unwrap_or(u8::MAX);
-        let parts = HostParts {
+        let (address, ipv6) = (Ipv4Addr::new(10, 77, 0, octet), ipv6::address(octet));
+        let port = switch.map(|switch| switch.new_port(&bridge_interface, address, ipv6)).transpose()?;
+        let bridge_namespace =
+            switch.map_or_else(|| self.run.name.namespace(BRIDGE), |switch| switch.namespace().to_owned());
+        let host = Host(Arc::new(HostParts {
             name: name.to_owned(),
             namespace: self.run.name.namespace(name),
             interface,
-            bridge_end: (self.run.name.namespace(BRIDGE), bridge_interface),
-            address: Ipv4Addr::new(10, 77, 0, octet),
+            bridge_end: (bridge_namespace, bridge_interface),
+            address,
+            ipv6,
             core: options.core,
             receive_first: options.receive_first,
+            pass_program: options.pass_program,
             forwarding: self.options.forwarding,
+            has_receive_threads: !self.options.receive_inline,
             accounted: Mutex::default(),
             far_accounted: Mutex::default(),
             bridge: (self.options.bridge_core, self.bridge.clone()),
             group: self.layout.create_host(&self.run.name.to_string(), name)?,
             run: Arc::clone(&self.run),
             tools: self.tools.clone(),
+        }));
+        let parts = &host.0;
+        let far_end = match &port {
+            Some(port) => port.far_end(),
+            None => FarEnd::of_bridge(&parts.bridge_end.1),
         };
-        self.make_namespace_and_cable(&parts, &options)?;
-        if let Some(hub) = &self.hub {
-            hub.join(&parts)?;
+        self.make_namespace_and_cable(parts, &far_end, &options)?;
+        if let Joint::Hub(hub) = &self.joint {
+            hub.join(parts)?;
+        }
+        if let (Some(switch), Some(port)) = (switch, &port) {
+            switch.join(port, parts)?;
         }
         parts.pin_and_account_host_end()?;
         parts.pin_and_account_bridge_end()?;
         parts.group.set_quota(options.quota)?;
-        Ok(Host(Arc::new(parts)))
+        Ok(host)
+    }
+
+    fn check(&self, name: &str, options: &HostOptions) -> Result<(), LabError> {
+        names::check("host", name)?;
+        options.core.map(napi::one_core).transpose()?;
+        options.quota.map(|quota| quota.micros()).transpose()?;
+        if options.receive_first && options.quota.is_some() {
+            return Err(LabError::BadOption(format!(
+                "host {name:?}: receive_first takes the interface's thread out of the quota: give only one of the two"
+            )));
+        }
+        if self.options.forwarding.is_xdp() && options.tx_checksums {
+            return Err(LabError::BadOption(format!(
+                "host {name:?}: packets that XDP forwards need checksums: turn tx_checksums off"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The switches, in the order of the row; none without [`Forwarding::Switch`].
+    pub fn switches(&self) -> Vec<LabSwitch> {
+        self.joint.switches().to_vec()
     }
 
     /// `spillway-NAME-PID-N`: the prefix of the names of this run's namespaces, groups and files.
@@ -139,7 +167,8 @@ impl Lab {
         self.run.name.to_string()
     }
 
-    /// CPU time of the bridge, which does a switch's work. All of it is in [`HostCpu::interface`].
+    /// CPU time of the bridge, which does a switch's work, or of all switches. All of it is in [`HostCpu::interface`], but
+    /// for processes that [`LabSwitch::spawn`] started.
     pub fn bridge_cpu(&self) -> Result<HostCpu, LabError> {
         self.bridge.cpu()
     }
@@ -154,10 +183,16 @@ impl Lab {
         self.run.close()
     }
 
-    fn make_namespace_and_cable(&self, host: &HostParts, options: &HostOptions) -> Result<(), LabError> {
+    fn make_namespace_and_cable(
+        &self,
+        host: &HostParts,
+        far_end: &FarEnd,
+        options: &HostOptions,
+    ) -> Result<(), LabError> {
         let HostParts { namespace, interface, bridge_end: (bridge, bridge_interface), address, .. } = host;
         self.tools.ip(None, &format!("netns add {namespace}\n"))?;
         namespace::within(namespace, || {
+            namespace::set_sysctls(self.options.forwarding.ipv6())?;
             namespace::set_sysctls(&SYSCTLS)?;
             let (setting, values) = CONGESTION_CONTROL;
             namespace::set_first_allowed(setting, &values)?;
@@ -169,10 +204,11 @@ impl Lab {
         self.tools.ip(
             Some(bridge),
             &format!(
-                "link add {bridge_interface} numrxqueues 1 numtxqueues 1 type veth \
-                 peer name {interface} address {} numrxqueues 1 numtxqueues 1 netns {namespace}\n\
-                 link set {bridge_interface} master br0\n",
-                mac_text(*address)
+                "link add {bridge_interface} {} numrxqueues 1 numtxqueues 1 type veth \
+                 peer name {interface} address {} numrxqueues 1 numtxqueues 1 netns {namespace}\n{}",
+                far_end.properties,
+                mac_text(*address),
+                far_end.before_up
             ),
         )?;
         // With TSO on the sending end, veth bypasses the receiver's NAPI thread: the sender would do the receive work.
@@ -181,8 +217,15 @@ impl Lab {
             self.tools.ethtool(namespace, &["-K", interface, "tx", checksums, "tso", "off", "gro", "on"])?;
         }
         let up = format!("link set lo up\naddr add {address}/24 dev {interface}\nlink set {interface} up\n");
-        self.tools.ip(Some(namespace), &up)?;
-        self.tools.ip(Some(bridge), &format!("link set {bridge_interface} up\n"))?;
+        let ipv6 = match host.forwarding {
+            Forwarding::Switch => format!("addr add {}/64 dev {interface} nodad\n", host.ipv6),
+            Forwarding::Bridge | Forwarding::Xdp => String::new(),
+        };
+        self.tools.ip(Some(namespace), &(up + &ipv6))?;
+        self.tools.ip(Some(bridge), &format!("link set {bridge_interface} up\n{}", far_end.after_up))?;
+        if self.options.receive_inline {
+            return Ok(());
+        }
         namespace::within(namespace, || namespace::write_interface_file(interface, "threaded", "1"))?;
         namespace::within(bridge, || namespace::write_interface_file(bridge_interface, "threaded", "1"))
     }
@@ -196,15 +239,41 @@ impl Drop for Lab {
     }
 }
 
-fn make_bridge(run: &Run, tools: &Tools, layout: &Layout) -> Result<HostGroup, LabError> {
+fn make_joint(
+    run: &Arc<Run>,
+    tools: &Tools,
+    layout: &Layout,
+    options: &LabOptions,
+) -> Result<(HostGroup, Joint), LabError> {
+    let group = {
+        let _no_removal = run.prevent_removal()?;
+        layout.create_host(&run.name.to_string(), options.forwarding.group())?
+    };
+    let joint = match options.forwarding {
+        Forwarding::Bridge => make_bridge(run, tools).map(|()| Joint::Bridge)?,
+        Forwarding::Xdp => {
+            make_bridge(run, tools)?;
+            Joint::Hub(Hub::load()?)
+        }
+        Forwarding::Switch => {
+            let options = RowOptions {
+                switches: options.more_switches + 1,
+                core: options.bridge_core,
+                has_receive_threads: !options.receive_inline,
+            };
+            Joint::of(&Row::create(run, tools, group.clone(), options)?)
+        }
+    };
+    Ok((group, joint))
+}
+
+fn make_bridge(run: &Run, tools: &Tools) -> Result<(), LabError> {
     let _no_removal = run.prevent_removal()?;
-    let group = layout.create_host(&run.name.to_string(), BRIDGE)?;
     let name = run.name.namespace(BRIDGE);
     tools.ip(None, &format!("netns add {name}\n"))?;
-    namespace::within(&name, || namespace::set_sysctls(&SYSCTLS[..2]))?;
+    namespace::within(&name, || namespace::set_sysctls(Forwarding::Bridge.ipv6()))?;
     tools.ip(
         Some(&name),
         "link add br0 type bridge forward_delay 0 stp_state 0 mcast_snooping 0\nlink set br0 up\n",
-    )?;
-    Ok(group)
+    )
 }

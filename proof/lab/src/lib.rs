@@ -1,7 +1,7 @@
 //! The laboratory: hosts as network namespaces, with real servers and proxies on them.
 //!
 //! A [`Lab`] is one run. A bridge in its own namespace joins the hosts' namespaces, so a run does not change
-//! the machine's interfaces and routes. A [`Host`] can be pinned to a core and limited by a CPU quota for
+//! the machine's interfaces and routes. Instead of the bridge, Spillway's switch can join them ([`LabSwitch`]). A [`Host`] can be pinned to a core and limited by a CPU quota for
 //! *its processes and its interface's receive work*, which have separate CPU accounts. [`peers`] starts real
 //! memcached, Redis and proxies on a host or, without privileges, on loopback. [`Host::drop_packets`] drops
 //! packets on a host's cable.
@@ -19,6 +19,7 @@
 //!
 //! A lab needs root, iproute2, ethtool and a cpu controller of cgroup v1 or v2. [`unavailable`] names what is missing.
 
+mod agent;
 mod awake;
 mod burner;
 mod cgroup;
@@ -29,23 +30,27 @@ mod error;
 mod forwarding;
 mod host;
 mod hub;
+mod ipv6;
 mod lab;
 mod loss;
 mod names;
 mod namespace;
 mod napi;
 mod offloads;
+mod pins;
 mod place;
 mod process;
 mod realtime;
 mod run;
 mod spawner;
 mod stall_detector;
+mod switch;
 mod tools;
 
 pub mod browser;
 pub mod peers;
 
+pub use agent::Agent;
 pub use awake::IdlePolling;
 pub use burner::{Burner, Slowdown};
 pub use clean::{CleanReport, KeptRun, RemovedRun, clean, clean_all_runs};
@@ -62,3 +67,4 @@ pub use place::{Loopback, Place};
 pub use process::{Launch, Output, Process};
 pub use run::{interrupted, set_exit_grace};
 pub use stall_detector::StallDetector;
+pub use switch::{CONTROL_PORT, LabSwitch, RunningSwitch, SwitchPort};

@@ -46,6 +46,17 @@ impl RunName {
     /// because NAPI threads are found by their name, `napi/INTERFACE-ID`, in a process table that all
     /// namespaces share. They have 8 characters, because older kernels cut the threads' names at 15.
     pub fn interfaces(&self, host: usize) -> (String, String) {
+        let stem = self.stem(host);
+        (format!("{stem}h"), format!("{stem}b"))
+    }
+
+    /// The names of both ends of the cable from a switch to the next one in the row.
+    pub fn trunk(&self, switch: usize) -> (String, String) {
+        let stem = self.stem(switch);
+        (format!("{stem}n"), format!("{stem}p"))
+    }
+
+    fn stem(&self, cable: usize) -> String {
         let digit = |n: usize| char::from(DIGITS[n % 62]);
         let mut pid = self.pid as usize;
         let mut stem = String::from("s");
@@ -54,8 +65,8 @@ impl RunName {
             pid /= 62;
         }
         stem.push(digit(self.number as usize));
-        stem.push(digit(host));
-        (format!("{stem}h"), format!("{stem}b"))
+        stem.push(digit(cable));
+        stem
     }
 }
 
@@ -122,6 +133,8 @@ mod tests {
                     let (host_end, bridge_end) = run.interfaces(host);
                     assert!(host_end.len() <= 8 && bridge_end.len() <= 8);
                     assert!(seen.insert(host_end) && seen.insert(bridge_end));
+                    let (next, previous) = run.trunk(host);
+                    assert!(next.len() <= 8 && seen.insert(next) && seen.insert(previous));
                 }
             }
         }

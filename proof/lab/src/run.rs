@@ -14,7 +14,7 @@ use signal_hook::low_level::emulate_default_handler;
 
 use crate::cgroup::Layout;
 use crate::names::RunName;
-use crate::{LabError, namespace};
+use crate::{LabError, namespace, pins};
 
 const OWNER_LOCK_FILE: &str = "owner";
 const NAME_ATTEMPTS_MAX: usize = 60;
@@ -36,6 +36,7 @@ pub(crate) struct Removed {
     pub namespaces: usize,
     pub groups: usize,
     pub processes: usize,
+    pub pins: usize,
     pub directory: bool,
 }
 
@@ -142,8 +143,8 @@ pub(crate) fn is_owner_alive(run: &RunName) -> bool {
     }
 }
 
-/// Removes a run's processes and groups, then its namespaces, then its files, because processes could create
-/// new ones. Continues after a failure and returns the first one.
+/// Removes a run's processes and groups, then its pinned programs, its namespaces and its files, because processes could
+/// create new ones. Continues after a failure and returns the first one.
 pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabError> {
     let mut removed = Removed::default();
     let mut failure = None;
@@ -152,6 +153,10 @@ pub(crate) fn remove(run: &str, layout: Option<&Layout>) -> Result<Removed, LabE
             Ok((processes, groups)) => (removed.processes, removed.groups) = (processes, groups),
             Err(e) => failure = Some(e),
         }
+    }
+    match pins::remove(run) {
+        Ok(pins) => removed.pins = pins,
+        Err(e) => failure = failure.or(Some(e)),
     }
     for name in namespace::names() {
         if name.strip_prefix(run).is_some_and(|rest| rest.starts_with('.')) {

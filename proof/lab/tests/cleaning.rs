@@ -6,11 +6,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use spillway_lab::{HostOptions, Lab, Launch, unavailable};
+use spillway_lab::{Forwarding, HostOptions, Lab, LabOptions, Launch, unavailable};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Environment variable of the child process: `exit` makes it exit, `signal` wait for a signal.
+/// Environment variable of the child process: `exit` makes it exit, `signal` wait for a signal, `switch-signal` wait for a
+/// signal with a lab of switches.
 const HOLD: &str = "SPILLWAY_LAB_TEST_HOLD";
+
+/// Where daemons of switches pin their programs, if the machine has bpffs.
+const PINS: &str = "/sys/fs/bpf/spillway";
 
 fn skipped() -> bool {
     let reason = unavailable();
@@ -23,11 +27,12 @@ fn skipped() -> bool {
 /// Files, namespaces and groups of a run, and processes with one of `marks` in name or command line.
 fn leftovers(run: &str, marks: &[String]) -> Vec<String> {
     let mut found = Vec::new();
-    for directory in ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct", "/tmp"]
-    {
+    let directories =
+        ["/run/netns", "/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpuacct", "/tmp", PINS];
+    for directory in directories {
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name == run || name.starts_with(&format!("{run}.")) {
+            if name == run || ['.', '_'].iter().any(|end| name.starts_with(&format!("{run}{end}"))) {
                 found.push(format!("{directory}/{name}"));
             }
         }
@@ -111,12 +116,52 @@ fn a_failed_host_setup_leaves_nothing() {
     wait_until_removed(&run, &[]);
 }
 
+fn lab_with_switches(name: &str) -> Lab {
+    let options = LabOptions { forwarding: Forwarding::Switch, more_switches: 1, ..LabOptions::default() };
+    Lab::with_options(name, options).unwrap()
+}
+
+/// Makes directories as a daemon does for its pins.
+fn pin_directories(run: &str) {
+    for name in [run.to_owned(), format!("{run}_second")] {
+        if let Err(error) = std::fs::create_dir_all(Path::new(PINS).join(name)) {
+            println!("without pins: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_lab_with_switches_leaves_nothing() {
+    if skipped() {
+        return;
+    }
+    let lab = lab_with_switches("switches");
+    let run = lab.run_name();
+    let options = HostOptions { tx_checksums: false, switch: 1, ..HostOptions::default() };
+    let mut marks = vec![lab.host("one", options).unwrap().interface().to_owned()];
+    for switch in lab.switches() {
+        marks.extend(switch.ports().iter().map(|port| port.interface().to_owned()));
+    }
+    pin_directories(&run);
+    let held = lab.switches()[0].spawn(&Launch::new("sleep").args(["1000"])).unwrap();
+    assert!(leftovers(&run, &marks).len() >= 8, "{:?}", leftovers(&run, &marks));
+    let running =
+        lab.switches().iter().map(|switch| switch.load(&switch.config())).collect::<Result<Vec<_>, _>>();
+    drop(lab);
+    wait_until_removed(&run, &marks);
+    drop((running.unwrap(), held));
+}
+
 /// Not a test: the child process of the tests below, which has a lab until it ends.
 #[test]
 fn child_that_holds_a_lab() {
     let Some(end) = std::env::var_os(HOLD) else { return };
-    let lab = Lab::new("hold").unwrap();
-    let host = lab.host("one", HostOptions::default()).unwrap();
+    let lab = match end.to_str() {
+        Some("switch-signal") => lab_with_switches("hold"),
+        _ => Lab::new("hold").unwrap(),
+    };
+    pin_directories(&lab.run_name());
+    let host = lab.host("one", HostOptions { tx_checksums: false, ..HostOptions::default() }).unwrap();
     let mark = format!("{}-mark", lab.run_name());
     // With `setsid`, a grandchild outlives its parent, and neither its group nor its death signal ends it.
     let script = "setsid sh -c 'sleep 1000; :' \"$0\" & wait";
@@ -157,8 +202,10 @@ fn a_terminated_lab_leaves_nothing() {
     if skipped() {
         return;
     }
-    for signal in [libc::SIGTERM, libc::SIGINT] {
-        let (mut child, run, marks) = hold("signal");
+    for (signal, end) in
+        [(libc::SIGTERM, "signal"), (libc::SIGINT, "signal"), (libc::SIGINT, "switch-signal")]
+    {
+        let (mut child, run, marks) = hold(end);
         assert!(!leftovers(&run, &marks).is_empty(), "the lab should exist before the signal");
         // SAFETY: `kill` has no memory effects. The child is not reaped yet, so its id is not reused.
         assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);

@@ -51,6 +51,9 @@ pub struct Oracle {
     pub broken: u64,
     /// Whether only its two ends may break a stream, and no fault of the world.
     pub is_faultless: bool,
+    /// Whether broken streams are judged at the end, by [`judge`](Oracle::judge).
+    pub judges_late: bool,
+    suspects: Vec<Token>,
 }
 
 /// Shared by the clients' and the server's applications of one world.
@@ -170,6 +173,18 @@ impl Oracle {
         } else {
             self.broken += 1;
             if is_faultless && ends_in_order {
+                self.suspects.push(token);
+                if !self.judges_late {
+                    self.judge(&BTreeSet::new());
+                }
+            }
+        }
+    }
+
+    /// Records each stream that was broken since the last call as a violation, unless it is excused.
+    pub fn judge(&mut self, excused: &BTreeSet<Token>) {
+        for token in std::mem::take(&mut self.suspects) {
+            if !excused.contains(&token) {
                 self.violation(format!("stream {token:x}: broken, but no fault of this world may break it"));
             }
         }

@@ -25,13 +25,23 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let (packets, delivered, completed) =
         (sum(|r| r.packets), sum(|r| r.delivered_bytes), sum(|r| r.completed));
     let (damaged, timeouts, faults) = (sum(|r| r.damaged), sum(|r| r.timeouts), sum(|r| r.faults));
-    let (moves, rogue_frames) = (sum(|r| r.moves), sum(|r| r.rogue_frames));
+    let (moves, returned, in_place) =
+        (sum(|r| r.moves), sum(|r| r.moves_returned), sum(|r| r.moves_in_place));
+    let (not_owner, reclaimed, rogue_frames) =
+        (sum(|r| r.not_owner), sum(|r| r.reclaimed), sum(|r| r.rogue_frames));
+    let [silence, restart, doubt] =
+        [sum(|r| r.lost_by_silence), sum(|r| r.lost_by_restart), sum(|r| r.lost_in_doubt)];
     println!(
         "{packets} frames, {delivered} bytes, {completed} connections complete, {damaged} frames damaged, \
-         {timeouts} timeouts, {moves} moves, {rogue_frames} frames of rogue hosts"
+         {timeouts} timeouts, {moves} moves, {returned} returned, {in_place} in place, {not_owner} segments of servers \
+         that were no owners, {reclaimed} flows taken back, {silence} connections lost by silence, {restart} by restarts, \
+         {doubt} in doubt, {rogue_frames} frames of rogue hosts"
     );
     assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "too few events");
-    assert!(moves > 100_000 && rogue_frames > 100_000, "too few moves or rogue frames");
+    assert!(in_place > 100_000 && rogue_frames > 100_000, "too few moves or rogue frames");
+    assert!(moves > 3_000 && not_owner > 500 && reclaimed > 50, "too few moves through the switch");
+    // Connections that are lost although nothing in the servers and the switch is wrong must stay rare.
+    assert!(silence + restart + doubt < 100, "too many connections were lost by design");
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! `spillway check`: finds mistakes in a configuration file.
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde_json::json;
-use spillway_helper::config::{read_file, reference};
+use clap::ValueEnum;
+use serde_json::{Value, json};
 
 use super::output::{self, Report};
 
-/// Check a helper's configuration file
+/// Check the configuration file of a helper or a switch
 ///
-/// Prints each problem with its line, its column and what to do. Key files are read, and host names and the engine's
-/// interface looked up, as the helper does. The exit code is 1 when something is wrong.
+/// Prints each problem with its line, its column and what to do. Key files are read, and host names and interfaces
+/// looked up, as the program does. The exit code is 1 when something is wrong.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The configuration file
@@ -30,31 +31,89 @@ pub(crate) struct Args {
     #[arg(long)]
     without_keys: bool,
 
-    /// Print the reference of all keys, as docs/configuration.md has it
-    #[arg(long, conflicts_with_all = ["file", "show", "without_keys"])]
-    reference: bool,
+    /// Print the reference of all keys of a helper's or a switch's file, as docs/configuration.md and
+    /// docs/switch-configuration.md have it
+    #[arg(long, value_name = "OF", value_enum, num_args = 0..=1, default_missing_value = "helper",
+        conflicts_with_all = ["file", "show", "without_keys"])]
+    reference: Option<Program>,
+}
+
+/// A program with a configuration file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Program {
+    /// `spillway helper`
+    Helper,
+    /// `spillway switch`
+    Switch,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let Some(path) = &args.file else {
-        return output::print([reference().trim_end()]);
+        let reference = match args.reference {
+            Some(Program::Switch) => spillway_switch::config::reference(),
+            Some(Program::Helper) | None => spillway_helper::config::reference(),
+        };
+        return output::print([reference.trim_end()]);
     };
-    match read_file(path, !args.without_keys) {
-        Ok(config) if args.show => output::print([config.to_string().trim_end()]),
-        Ok(config) => {
-            let services: Vec<&str> = config.services.iter().map(|service| service.name.as_str()).collect();
-            Report {
-                lines: vec![format!("{}: fine, {} services", path.display(), services.len())],
-                result: json!({ "file": path, "services": services, "problems": [] }),
-                ..Report::default()
-            }
-            .print("check", args.json)
+    let outcome = match program_of(path) {
+        Program::Helper => check_helper(path, args),
+        Program::Switch => check_switch(path, args),
+    };
+    match outcome {
+        Ok(Checked { shown, .. }) if args.show => output::print([shown.trim_end()]),
+        Ok(Checked { summary, result, .. }) => {
+            let lines = vec![format!("{}: fine, {summary}", path.display())];
+            Report { lines, result, ..Report::default() }.print("check", args.json)
         }
         Err(problems) => {
             eprintln!("{problems}");
-            let problems: Vec<String> = problems.to_string().lines().map(str::to_owned).collect();
+            let problems: Vec<&str> = problems.lines().collect();
             let result = json!({ "file": path, "problems": problems });
             Report { result, is_failure: true, ..Report::default() }.print("check", args.json)
         }
     }
+}
+
+/// A file without problems.
+struct Checked {
+    /// Every value in force.
+    shown: String,
+    summary: String,
+    result: Value,
+}
+
+/// The program that a file is for, by its sections. A file that cannot be read is left to the helper's errors.
+fn program_of(path: &Path) -> Program {
+    match spillway_config::read_text_file(path) {
+        Ok(text) if spillway_switch::config::is_of_switch(&text) => Program::Switch,
+        _ => Program::Helper,
+    }
+}
+
+fn check_helper(path: &Path, args: &Args) -> Result<Checked, String> {
+    let config = spillway_helper::config::read_file(path, !args.without_keys).map_err(text)?;
+    let services: Vec<&str> = config.services.iter().map(|service| service.name.as_str()).collect();
+    Ok(Checked {
+        summary: format!("{} services", services.len()),
+        result: json!({ "file": path, "services": services, "problems": [] }),
+        shown: config.to_string(),
+    })
+}
+
+fn check_switch(path: &Path, args: &Args) -> Result<Checked, String> {
+    let config = spillway_switch::config::read_file(path, !args.without_keys).map_err(text)?;
+    let ports: Vec<&str> = config.ports.iter().map(|port| port.interface.as_str()).collect();
+    let services: Vec<&str> = config.services.iter().map(|service| service.name.as_str()).collect();
+    let servers: Vec<&str> = config.servers.iter().map(|server| server.name.as_str()).collect();
+    Ok(Checked {
+        summary: format!("{} ports, {} services, {} servers", ports.len(), services.len(), servers.len()),
+        result: json!({
+            "file": path, "ports": ports, "services": services, "servers": servers, "problems": []
+        }),
+        shown: config.to_string(),
+    })
+}
+
+fn text(problems: impl Display) -> String {
+    problems.to_string()
 }

@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use clap::Command;
 
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("On a server's host", &["assess", "run", "server", "exporter"]),
     ("On a helper's host", &["helper", "check", "reload", "drain"]),
     ("On a client's host", &["sidecar"]),
+    ("On a switch's host", &["switch", "flows"]),
     ("Anywhere", &["status", "top", "connections", "relief", "doctor", "key"]),
     ("To try it", &["load"]),
 ];

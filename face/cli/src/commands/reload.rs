@@ -1,4 +1,4 @@
-//! `spillway reload`: makes a helper read its configuration again, and prints the outcome.
+//! `spillway reload`: makes a helper or a switch read its configuration again, and prints the outcome.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,13 +9,14 @@ use spillway_helper::control::{ReloadOutcome, Request, send_request};
 use super::output::Report;
 use super::sockets;
 
-/// Reload a helper's settings
+/// Reload the settings of a helper or a switch
 ///
-/// Prints the outcome. With anything wrong the previous settings stay in force, and the exit code is 1.
+/// Without --socket those of this host's helper. Prints the outcome. With anything wrong the previous settings stay in
+/// force, and the exit code is 1.
 /// docs/howto/helper.md lists the clients that a change affects. Drained services accept clients again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Admin socket of the helper [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway]
+    /// Admin socket of the helper or switch [default: helper.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! Admin sockets of the helpers and sidecars of this host, for commands without `--socket`.
+//! Admin sockets of the helpers, sidecars and switches of this host, for commands without `--socket`.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,10 @@ pub(crate) fn all() -> Vec<PathBuf> {
 
 pub(crate) fn helper() -> PathBuf {
     spillway_daemon::find_default_socket("helper")
+}
+
+pub(crate) fn switch() -> PathBuf {
+    spillway_daemon::find_default_socket("switch")
 }
 
 fn sockets_below(run: &Path) -> Vec<PathBuf> {

@@ -1,4 +1,4 @@
-//! `spillway status`: shows helpers, sidecars and servers of this host.
+//! `spillway status`: shows helpers, sidecars, switches and servers of this host.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -11,23 +11,23 @@ use spillway_helper::HelperStatus;
 use spillway_helper::control::{Request, RequestError, send_request};
 use spillway_shim_core::status::{UnreadablePage, find_pages};
 use spillway_sidecar::SidecarStatus;
+use spillway_switch::SwitchStatus;
 
 use super::output::Report;
 use super::{servers, sockets};
 
-/// Show helpers, sidecars and servers of this host
+/// Show helpers, sidecars, switches and servers of this host
 ///
-/// Helpers and sidecars answer on their admin sockets (`helper.socket` in the file, or --status-socket) in
-/// /run/spillway, in your own runtime directory, or where their units put them; --socket names others. A server answers
+/// Helpers, sidecars and switches answer on their admin sockets (`socket` in the file, or --status-socket) in /run/spillway, in your own runtime directory, or where their units put them; --socket names others. A server answers
 /// its own user and root.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the helper or sidecar with this admin socket [default: the usual ones, and all servers]
+    /// Only the helper, sidecar or switch with this admin socket [default: the usual ones, and all servers]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Print JSON: with --socket that status, otherwise the lists `helpers`, `sidecars` and `servers`, and the first of
-    /// the former two as `helper` and `sidecar`
+    /// Print JSON: with --socket that status, otherwise the lists `helpers`, `sidecars`, `switches` and `servers`, and the
+    /// first of the former two as `helper` and `sidecar`
     #[arg(long)]
     json: bool,
 }
@@ -44,6 +44,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
 enum Answer {
     Helper(Box<HelperStatus>),
     Sidecar(Box<SidecarStatus>),
+    Switch(Box<SwitchStatus>),
 }
 
 impl Answer {
@@ -51,6 +52,10 @@ impl Answer {
         let invalid_answer = |error: serde_json::Error| RequestError::UnexpectedAnswer(error.to_string());
         let mut document: Value = send_request(socket, &Request::Status {})?;
         read_old_fields(&mut document);
+        if document["kind"] == "switch" {
+            let status = serde_json::from_value(document).map_err(invalid_answer)?;
+            return Ok(Answer::Switch(Box::new(status)));
+        }
         if document["kind"] == "sidecar" {
             let status = serde_json::from_value(document).map_err(invalid_answer)?;
             return Ok(Answer::Sidecar(Box::new(status)));
@@ -62,6 +67,7 @@ impl Answer {
         match self {
             Answer::Helper(status) => status.to_value(),
             Answer::Sidecar(status) => status.to_value(),
+            Answer::Switch(status) => json!(status),
         }
     }
 }
@@ -71,6 +77,7 @@ impl fmt::Display for Answer {
         match self {
             Answer::Helper(status) => status.fmt(f),
             Answer::Sidecar(status) => status.fmt(f),
+            Answer::Switch(status) => status.fmt(f),
         }
     }
 }
@@ -85,11 +92,13 @@ fn show_one(socket: &Path) -> Report {
 }
 
 fn show_all() -> Report {
-    let (mut helpers, mut sidecars, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut helpers, mut sidecars, mut switches, mut failures) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for socket in sockets::all() {
         match Answer::send_request(&socket) {
             Ok(Answer::Helper(status)) => helpers.push(status),
             Ok(Answer::Sidecar(status)) => sidecars.push(status),
+            Ok(Answer::Switch(status)) => switches.push(status),
             // The socket of a killed program.
             Err(error) if error.is_absent() => {}
             Err(error) => failures.push(cannot_ask(&socket, &error)),
@@ -97,17 +106,19 @@ fn show_all() -> Report {
     }
     let (pages, unreadable) = find_pages();
     let servers: Vec<_> = pages.iter().filter_map(|page| Some((page, page.status().ok()?))).collect();
-    if helpers.is_empty() && sidecars.is_empty() && servers.is_empty() {
+    if helpers.is_empty() && sidecars.is_empty() && switches.is_empty() && servers.is_empty() {
         let why = failures.into_iter().next().unwrap_or_else(why_no_helper);
         return Report::failed(format!("{why}; and {}", servers::none_found(&unreadable)));
     }
     let daemons = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
+    let daemons = daemons.chain(switches.iter().map(ToString::to_string));
     let lines = daemons.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
     let servers: Vec<Value> = servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
     let helpers: Vec<Value> = helpers.iter().map(|status| status.to_value()).collect();
     let (helper, sidecar) = (helpers.first(), sidecars.first());
     let result = json!({
-        "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "servers": servers
+        "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "switches": switches,
+        "servers": servers
     });
     // Daemons that do not answer are warnings: the others are shown.
     let warnings = failures.into_iter().chain(describe_unreadable(&unreadable)).collect();

@@ -1,8 +1,9 @@
-//! `spillway top`: shows rates of helpers, sidecars and servers of this host, refreshed at an interval.
+//! `spillway top`: shows rates of helpers, sidecars, switches and servers of this host, refreshed at an interval.
 
 mod screen;
 mod servers;
 mod sidecars;
+mod switches;
 mod view;
 
 use std::fmt::Display;
@@ -19,12 +20,13 @@ use spillway_helper::{HelperStatus, Rates};
 use screen::Screen;
 use servers::ServerSample;
 use sidecars::SidecarSample;
+use switches::SwitchSample;
 
 use super::output::Report;
 use super::sockets;
 use super::times::interval;
 
-/// Watch helpers, sidecars and servers of this host
+/// Watch helpers, sidecars, switches and servers of this host
 ///
 /// Shows requests, batches, the delay that batching adds, CPU, links, stalls and refusals. On a terminal the view is
 /// drawn again each second until Ctrl-C; elsewhere a plain block is printed each time.
@@ -38,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only the helper or sidecar with this admin socket; repeat for more [default: those in /run/spillway and of
+    /// Only the helper, sidecar or switch with this admin socket; repeat for more [default: those in /run/spillway and of
     /// sidecars' units, and all servers]
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
@@ -52,6 +54,7 @@ pub(crate) struct Args {
 pub(crate) struct Snapshot {
     pub(crate) helpers: Vec<HelperSample>,
     pub(crate) sidecars: Vec<SidecarSample>,
+    pub(crate) switches: Vec<SwitchSample>,
     pub(crate) servers: Vec<ServerSample>,
 }
 
@@ -64,7 +67,7 @@ pub(crate) struct HelperSample {
 
 impl Snapshot {
     fn has_answer(&self) -> bool {
-        let has_others = !self.servers.is_empty() || !self.sidecars.is_empty();
+        let has_others = !self.servers.is_empty() || !self.sidecars.is_empty() || !self.switches.is_empty();
         has_others || self.helpers.iter().any(|sample| sample.status.is_ok())
     }
 }
@@ -72,7 +75,7 @@ impl Snapshot {
 pub(crate) fn run(args: Args) -> ExitCode {
     let sockets = if args.socket.is_empty() { sockets::all() } else { args.socket.clone() };
     if sockets.is_empty() && servers::sample(&[]).is_empty() {
-        let error = "no helper or sidecar has an admin socket in /run/spillway (--socket PATH names one: \
+        let error = "no helper, sidecar or switch has an admin socket in /run/spillway (--socket PATH names one: \
                      helper.socket, --status-socket), and no server here under `spillway run` can be read";
         return failed(&args, error);
     }
@@ -129,8 +132,8 @@ fn is_over(receiver: &Receiver<()>, interval: Duration) -> bool {
 }
 
 fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapshot {
-    // Helpers and sidecars have their sockets in the same directory; only a sidecar answers a sidecar's query.
-    let (mut helpers, mut sidecars) = (Vec::new(), Vec::new());
+    // Helpers, sidecars and switches have their sockets in the same directory; their answers differ.
+    let (mut helpers, mut sidecars, mut switches) = (Vec::new(), Vec::new(), Vec::new());
     let sample_helper = |socket: &PathBuf| {
         let status = spillway_helper::request_status(socket).map_err(|error| error.to_string());
         let earlier = before.helpers.iter().find(|sample| sample.socket == *socket);
@@ -140,12 +143,15 @@ fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapsho
     };
     let servers = if with_servers { servers::sample(&before.servers) } else { Vec::new() };
     for socket in sockets {
-        match sidecars::sample(socket, &before.sidecars) {
-            Some(sample) => sidecars.push(sample),
-            None => helpers.push(sample_helper(socket)),
+        if let Some(sample) = switches::sample(socket, &before.switches) {
+            switches.push(sample);
+        } else if let Some(sample) = sidecars::sample(socket, &before.sidecars) {
+            sidecars.push(sample);
+        } else {
+            helpers.push(sample_helper(socket));
         }
     }
-    Snapshot { helpers, sidecars, servers }
+    Snapshot { helpers, sidecars, switches, servers }
 }
 
 fn print(args: &Args, snapshot: &Snapshot) -> io::Result<()> {
@@ -166,8 +172,10 @@ fn report(args: &Args, snapshot: &Snapshot) -> Report {
     }
     let helpers: Vec<Value> = snapshot.helpers.iter().map(as_json).collect();
     let sidecars: Vec<Value> = snapshot.sidecars.iter().map(SidecarSample::as_json).collect();
+    let switches: Vec<Value> = snapshot.switches.iter().map(SwitchSample::as_json).collect();
     let servers: Vec<Value> = snapshot.servers.iter().map(ServerSample::as_json).collect();
-    let result = json!({ "helpers": helpers, "sidecars": sidecars, "servers": servers });
+    let result =
+        json!({ "helpers": helpers, "sidecars": sidecars, "switches": switches, "servers": servers });
     let silent = snapshot.helpers.iter().filter_map(|sample| {
         let error = sample.status.as_ref().err()?;
         Some(format!("{}: {error}", sample.socket.display()))

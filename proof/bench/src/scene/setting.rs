@@ -139,6 +139,7 @@ pub(crate) fn forwarding_text(forwarding: Forwarding) -> &'static str {
     match forwarding {
         Forwarding::Bridge => "the kernel's bridge",
         Forwarding::Xdp => "an XDP program; hosts compute checksums themselves",
+        Forwarding::Switch => "Spillway's switch; hosts compute checksums themselves",
     }
 }
 

@@ -8,3 +8,4 @@ pub(crate) mod echo;
 pub(crate) mod load;
 pub(crate) mod sim;
 pub(crate) mod stack_work;
+pub(crate) mod switch_answers;

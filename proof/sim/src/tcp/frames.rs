@@ -1,9 +1,9 @@
-//! Builds frames for peers without a stack.
+//! Builds frames for peers without a stack, and reads and changes single fields of others.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::{arp, checksum, ipv4, tcp};
+use spillway_wire::packet::{arp, checksum, ipv4, tcp, udp};
 
 /// Hosts have addresses from 10.0.0.1 up.
 pub(crate) fn address_of(host: usize) -> Ipv4Addr {
@@ -89,5 +89,120 @@ pub(crate) fn arp_reply(request: &arp::Packet, own: (Mac, Ipv4Addr)) -> Vec<u8> 
 fn write_ethernet_header(frame: &mut [u8], source: Mac, target: Mac, kind: u16) {
     if let Some(out) = frame.first_chunk_mut() {
         ethernet::Header { target, source, kind }.emit(out);
+    }
+}
+
+/// A datagram in a frame.
+pub(crate) fn datagram(ends: Ends, payload: &[u8]) -> Vec<u8> {
+    let udp_at = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+    let datagram_bytes = udp::HEADER_BYTES + payload.len();
+    let mut frame = vec![0; udp_at + datagram_bytes];
+    write_ethernet_header(&mut frame, ends.source_mac, ends.target_mac, ethernet::KIND_IPV4);
+    let ip = ipv4::Header {
+        source: ipv4_of(ends.source),
+        target: ipv4_of(ends.target),
+        protocol: ipv4::PROTOCOL_UDP,
+        ttl: 64,
+        dscp_ecn: 0,
+        ident: 0,
+        dont_fragment: true,
+        payload_bytes: datagram_bytes as u16, // fits: one frame
+    };
+    if let Some(out) = frame[ethernet::HEADER_BYTES..].first_chunk_mut() {
+        ip.emit(out);
+    }
+    let header = udp::Header {
+        source: ends.source.port(),
+        target: ends.target.port(),
+        payload_bytes: payload.len() as u16, // fits: one frame
+    };
+    frame[udp_at + udp::HEADER_BYTES..].copy_from_slice(payload);
+    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, datagram_bytes as u32); // fits
+    header.emit(&mut frame[udp_at..], pseudo);
+    frame
+}
+
+/// Whether the frame says that it carries a datagram; the frame may be damaged.
+pub(crate) fn is_datagram(frame: &[u8]) -> bool {
+    has_protocol(frame, ipv4::PROTOCOL_UDP)
+}
+
+/// Target and payload of an undamaged datagram.
+pub(crate) fn datagram_in(frame: &[u8]) -> Option<(SocketAddr, &[u8])> {
+    let (_, packet) = ethernet::Header::parse(frame).ok()?;
+    let (ip, _, datagram) = ipv4::Header::parse(packet).ok()?;
+    let (header, payload) = udp::Header::parse_v4(datagram, ip.source, ip.target).ok()?;
+    Some((SocketAddr::from((ip.target, header.target)), payload))
+}
+
+const IP_AT: usize = ethernet::HEADER_BYTES;
+const TCP_AT: usize = IP_AT + ipv4::HEADER_BYTES;
+const FLAGS_AT: usize = TCP_AT + 13;
+
+fn has_protocol(frame: &[u8], protocol: u8) -> bool {
+    frame.len() > TCP_AT && frame[12..14] == ethernet::KIND_IPV4.to_be_bytes() && frame[IP_AT + 9] == protocol
+}
+
+/// Source and target of a TCP segment; the frame may be damaged.
+pub(crate) fn ends_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+    let end = |at: usize, port: usize| {
+        let ip = Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+        SocketAddr::from((ip, u16::from_be_bytes([frame[port], frame[port + 1]])))
+    };
+    let is_tcp = frame.len() > FLAGS_AT && has_protocol(frame, ipv4::PROTOCOL_TCP);
+    is_tcp.then(|| (end(IP_AT + 12, TCP_AT), end(IP_AT + 16, TCP_AT + 2)))
+}
+
+/// The flags of a TCP segment for which [`ends_of`] returns its ends.
+pub(crate) fn flags_of(frame: &[u8]) -> tcp::Flags {
+    tcp::Flags(frame.get(FLAGS_AT).copied().unwrap_or_default())
+}
+
+/// The TCP segment with another source, as the switch rewrites it.
+pub(crate) fn with_source(frame: &[u8], source: SocketAddr) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    let word = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+    let (ip, port) = (ipv4_of(source).octets(), source.port().to_be_bytes());
+    let new = [[ip[0], ip[1]], [ip[2], ip[3]], port];
+    for (at, to) in [IP_AT + 12, IP_AT + 14, TCP_AT].into_iter().zip(new) {
+        let (from, to_word) = (word(&frame, at), u16::from_be_bytes(to));
+        let is_address = at < TCP_AT;
+        for sum_at in [(IP_AT + 10, is_address), (TCP_AT + 16, true)].into_iter().filter(|(_, is)| *is) {
+            let sum = checksum::adjust_u16(word(&frame, sum_at.0), from, to_word);
+            frame[sum_at.0..sum_at.0 + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        frame[at..at + 2].copy_from_slice(&to);
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::sniffer::sniff;
+
+    fn end(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_segment_with_another_source_has_valid_checksums() {
+        let ends = Ends::between(end("10.0.1.2:8080"), end("10.0.0.1:40000"));
+        let header = tcp::Header { flags: tcp::Flags::ACK, ..tcp::Header::default() };
+        let frame = with_source(&segment(ends, header, b"abc"), end("10.0.0.2:80"));
+        let seen = sniff(&frame).unwrap().unwrap();
+        assert_eq!((seen.source, seen.target, seen.payload), (end("10.0.0.2:80"), ends.target, &b"abc"[..]));
+        assert_eq!(ends_of(&frame), Some((end("10.0.0.2:80"), ends.target)));
+        assert_eq!((flags_of(&frame), is_datagram(&frame)), (tcp::Flags::ACK, false));
+    }
+
+    #[test]
+    fn datagrams_are_read_back_unless_damaged() {
+        let ends = Ends::between(end("10.0.1.2:7301"), end("10.0.255.254:7300"));
+        let mut frame = datagram(ends, b"payload");
+        assert!(is_datagram(&frame) && ends_of(&frame).is_none());
+        assert_eq!(datagram_in(&frame), Some((ends.target, &b"payload"[..])));
+        frame[45] ^= 1;
+        assert_eq!(datagram_in(&frame), None);
     }
 }

@@ -1,18 +1,15 @@
-//! A host: one or more stacks, a program on them, a clock, and a bounded receive queue.
-
-use std::collections::VecDeque;
+//! A host: one or more servers, a program on them, a clock, and a bounded receive queue for each server.
 
 use spillway_transport::{Application, Time, Transport};
 
 use super::planted_fault::FaultyProgram;
-use super::rack::Rack;
+use super::rack::{Rack, Sent};
 use crate::clock::Clock;
 
 pub(crate) struct Host {
     pub(crate) rack: Rack,
     pub(crate) program: FaultyProgram,
     pub(crate) clock: Clock,
-    receive_queue: VecDeque<(Vec<u8>, bool)>,
     receive_queue_max: usize,
     pub(crate) turn_due: bool,
     /// Time of the queued wake-up, in the world's time.
@@ -36,7 +33,6 @@ impl Host {
             rack,
             program,
             clock,
-            receive_queue: VecDeque::new(),
             receive_queue_max,
             turn_due: false,
             armed: None,
@@ -46,29 +42,27 @@ impl Host {
         }
     }
 
-    /// Queues an arriving frame, or drops it if the receive queue is full.
-    pub(crate) fn arrive(&mut self, frame: Vec<u8>, is_damaged: bool) {
-        if self.receive_queue.len() < self.receive_queue_max {
-            self.receive_queue.push_back((frame, is_damaged));
-        } else {
+    /// Queues a frame that arrives at a server, or drops it if the receive queue is full.
+    pub(crate) fn arrive(&mut self, server: usize, frame: Vec<u8>, is_damaged: bool) {
+        if !self.rack.arrive(server, frame, is_damaged, self.receive_queue_max) {
             self.overflowed += 1;
         }
     }
 
-    /// Runs a turn: handles all received frames, then passes each output frame to `send`.
-    pub(crate) fn turn(&mut self, now: Time, slot: &mut Vec<u8>, mut send: impl FnMut(&[u8])) {
+    /// Runs a turn: handles everything that was received, then passes all output to `send`, with the server that sends it.
+    pub(crate) fn turn(&mut self, now: Time, slot: &mut Vec<u8>, mut send: impl FnMut(usize, Sent<'_>)) {
         let now = self.clock.read(now);
         self.rack.begin_turn(&mut self.program, now);
-        for (mut frame, is_damaged) in self.receive_queue.drain(..) {
-            if is_damaged && !self.program.counts_as_undamaged() {
-                self.damaged += 1;
-            }
-            self.rack.deliver(&mut self.program, now, &mut frame);
-        }
+        self.rack.deliver_all(&mut self.program, now);
         self.rack.end_turn(&mut self.program, now);
-        self.rack.transmit(&mut self.program, now, slot, |program, frame| {
-            program.alter_frame(frame);
-            send(frame);
+        for _ in 0..std::mem::take(&mut self.rack.damaged) {
+            self.damaged += u64::from(!self.program.counts_as_undamaged());
+        }
+        self.rack.transmit(&mut self.program, now, slot, |program, server, mut sent| {
+            if let Sent::Frame(frame) = &mut sent {
+                program.alter_frame(frame);
+            }
+            send(server, sent);
         });
     }
 

@@ -1,10 +1,14 @@
 //! The user-level stack in the simulator: hosts with one or more [`Stack`](spillway_tcp::Stack)s, joined by a network
 //! of frames.
 //!
-//! - [`path`]: one direction between two hosts: loss, reordering, copies, damage, delay, a rate limit with a queue
-//! - `plan`: the parameters that a seed draws; `world`: handles all events; `host`: stacks, a program and a clock
-//! - `rack`: several stacks behind one address; `switch`: chooses the stack that receives a frame
-//! - `moves`: when connections move between stacks; `moving`: the move itself
+//! - [`path`]: one direction of a cable: loss, reordering, copies, damage, delay, a rate limit with a queue
+//! - `plan`: the parameters that a seed draws; `world`: handles all events; `world_faults`: faults; `host`: servers, a program and a clock
+//! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
+//!   the switch with its cables
+//! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport
+//! - `owner`: a server's side of the switch's control protocol
+//! - `moves`: when connections move; `moving`: the exports and imports; `transit`: connections between two stacks
+//! - `witness`: checks that never two servers transmit for one flow
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
 //! - `rogue`: a host that violates protocols: `puppet`s (connections that misbehave), floods, noise, forged segments
 //! - `sniffer`: checks every frame that a stack sends; `gates`: bytes that applications have released
@@ -18,20 +22,27 @@ pub mod path;
 pub mod planted_fault;
 pub mod scene;
 
+mod cabling;
+mod fabric;
 mod frames;
 mod gates;
 mod host;
 mod moves;
 mod moving;
+mod owner;
 mod plan;
 mod program;
 mod puppet;
 mod rack;
+mod rack_transport;
 mod rogue;
 mod run;
 mod sniffer;
 mod switch;
 mod trace;
+mod transit;
+mod witness;
 mod world;
+mod world_faults;
 
 pub use run::{Report, run, run_with_trace};

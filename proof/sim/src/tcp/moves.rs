@@ -1,9 +1,10 @@
-//! Decides when a connection of a host moves from one stack to another.
+//! Decides when a connection of a host moves to another server, or is exported and imported in place.
 
 use std::collections::BTreeMap;
 
 use spillway_transport::Conn;
 use spillway_wire::state::ConnectionState;
+use spillway_wire::switch::ServerId;
 
 use super::planted_fault::PlantedFault;
 use crate::rng::Rng;
@@ -27,14 +28,24 @@ pub(crate) struct Moves {
     planted: Option<PlantedFault>,
     /// Moves left before the planted fault strikes.
     moves_until_fault: u32,
+    imports_max: usize,
+    /// Connections that another server has imported.
     pub(crate) made: u64,
-    /// Moves that the target stack refused for lack of room.
-    pub(crate) refused: u64,
+    /// Connections that were exported and came back, because the move had failed.
+    pub(crate) returned: u64,
+    /// Connections that were exported and imported in place.
+    pub(crate) in_place: u64,
 }
 
 impl Moves {
-    pub(crate) fn new(when: When, rng: Rng, planted: Option<PlantedFault>, moves_until_fault: u32) -> Moves {
-        Moves { when, rng, planted, moves_until_fault, made: 0, refused: 0 }
+    pub(crate) fn new(
+        when: When,
+        rng: Rng,
+        (planted, moves_until_fault): (Option<PlantedFault>, u32),
+        imports_max: usize,
+    ) -> Moves {
+        let (made, returned, in_place) = (0, 0, 0);
+        Moves { when, rng, planted, moves_until_fault, imports_max, made, returned, in_place }
     }
 
     /// Stops all moves: a connection that keeps moving loses its probe count, and never detects a dead peer.
@@ -63,9 +74,20 @@ impl Moves {
         }
     }
 
-    /// Distance in stacks to the target. 0 is the same stack, which [`When::Always`] excludes.
-    pub(super) fn step(&mut self, stacks: usize) -> usize {
-        self.rng.range(u64::from(self.when == When::Always), stacks as u64 - 1) as usize // fits: below `stacks`
+    /// Whether the connection of a service now moves to another server; otherwise it is exported and imported in place.
+    pub(super) fn leaves(&mut self) -> bool {
+        self.rng.chance(1, 2)
+    }
+
+    /// The server to which a connection moves, of `others`; `None`: the switch chooses.
+    pub(super) fn target(&mut self, others: &[ServerId]) -> Option<ServerId> {
+        let is_named = !others.is_empty() && self.rng.chance(1, 2);
+        is_named.then(|| self.rng.pick(others))
+    }
+
+    /// Maximum number of connections of a server that still imports.
+    pub(super) fn imports_max(&self) -> usize {
+        self.imports_max
     }
 
     /// Plants the fault in the state of a moving connection, from move number `moves_until_fault` on.
@@ -75,6 +97,15 @@ impl Moves {
         if self.moves_until_fault == 0 {
             planted.alter(state);
         }
+    }
+
+    /// Planted fault [`PlantedFault::KeepSource`]: whether the source continues the connection that it has exported.
+    pub(super) fn keeps_source(&mut self) -> bool {
+        if self.planted != Some(PlantedFault::KeepSource) {
+            return false;
+        }
+        self.moves_until_fault = self.moves_until_fault.saturating_sub(1);
+        self.moves_until_fault == 0
     }
 
     /// Whether to compare the states of a move, which detects one planted fault: [`PlantedFault::ForgetSack`].

@@ -1,36 +1,58 @@
-//! Moves of connections between stacks, as bytes; a move may happen between any two frames (Capybara §3.3).
+//! Moves of connections: through the switch to another server (Capybara §3.2), and in place, between any two frames
+//! (Capybara §3.3). The state moves as bytes.
+
+use std::rc::Rc;
 
 use spillway_tcp::{ExportError, ImportError, Stack};
-use spillway_transport::{Conn, Time};
+use spillway_transport::{Application, Conn, Time};
 use spillway_wire::state::ConnectionState;
+use spillway_wire::switch::{Flow, ServerId};
 
+use super::owner::{Agent, Cause, Event, Held};
 use super::rack::Rack;
-use super::switch::Ends;
+use super::transit::Transit;
 
 const DIFFERENCES_MAX: usize = 8;
 
 impl Rack {
     /// Moves a connection, if a move is due, after a frame with these ends was received or sent.
-    pub(super) fn move_after(&mut self, now: Time, ends: Option<Ends>) {
-        let of_frame = || ends.and_then(|ends| self.switch.name(&ends));
+    pub(super) fn move_after(
+        &mut self,
+        now: Time,
+        ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
+    ) {
+        let of_frame = || {
+            let (local, peer) = ends?;
+            let service = Flow::new(peer.into(), local.into()).ok();
+            let name =
+                service.and_then(|flow| self.flows.get(&flow)).or_else(|| self.opened.get(&(local, peer)));
+            name.copied()
+        };
         let name = self.moves.pick(of_frame, &self.places);
-        if let Some((name, place)) = name.and_then(|name| Some((name, *self.places.get(&name)?))) {
-            let step = self.moves.step(self.stacks.len());
-            let target = (place.0 + step) % self.stacks.len();
-            if let Err(why) = self.move_connection(now, name, place, target) {
-                self.violations.push(format!("{name:?} moves from stack {} to {target}: {why}", place.0));
-            }
+        let Some((name, place)) = name.and_then(|name| Some((name, *self.places.get(&name)?))) else {
+            return;
+        };
+        let flow = self.flow_of(name);
+        let is_requested =
+            self.moves.leaves() && flow.is_some_and(|flow| self.request_move(now, place.0, flow));
+        if !is_requested && let Err(why) = self.move_in_place(now, name, place) {
+            self.violations.push(format!("{name:?} is exported and imported by server {}: {why}", place.0));
         }
     }
 
-    fn move_connection(
-        &mut self,
-        now: Time,
-        name: Conn,
-        place: (usize, Conn),
-        target: usize,
-    ) -> Result<(), String> {
-        let mut state = match self.export_as_bytes(now, place) {
+    fn request_move(&mut self, now: Time, server: usize, flow: Flow) -> bool {
+        let others: Vec<ServerId> = (0..self.servers.len())
+            .filter(|other| *other != server)
+            .filter_map(|other| self.servers[other].agent.as_ref().map(Agent::id))
+            .collect();
+        let target = self.moves.target(&others);
+        let server = &mut self.servers[server];
+        let server_now = server.time(now);
+        server.agent.as_mut().is_some_and(|agent| agent.request_move(server_now, flow, target))
+    }
+
+    fn move_in_place(&mut self, now: Time, name: Conn, place: (usize, Conn)) -> Result<(), String> {
+        let mut state = match self.export(now, place) {
             Ok(state) => state?,
             Err(ExportError::Opening | ExportError::Ended) => return Ok(()),
             Err(error) => return Err(error.to_string()),
@@ -38,37 +60,217 @@ impl Rack {
         self.names.remove(&place);
         let exported = state.clone();
         self.moves.alter(&mut state);
-        let (reached_stack, conn) = match self.import(now, target, &state) {
-            Ok(conn) => (target, conn),
-            Err(ImportError::TooMuch(_) | ImportError::Full) if target != place.0 => {
-                self.moves.refused += 1;
-                (
-                    place.0,
-                    self.import(now, place.0, &state).map_err(|error| {
-                        format!("the source stack refuses the connection's return: {error}")
-                    })?,
-                )
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        self.moves.made += 1;
+        let conn = self.import(now, place.0, &state).map_err(|error| error.to_string())?;
+        self.moves.in_place += 1;
         if self.moves.is_check_due() {
-            self.compare(now, reached_stack, &exported, &state)?;
+            self.compare(now, place.0, &exported, &state)?;
         }
-        self.places.insert(name, (reached_stack, conn));
-        self.names.insert((reached_stack, conn), name);
-        self.switch.redirect(now, name, reached_stack);
+        self.places.insert(name, (place.0, conn));
+        self.names.insert((place.0, conn), name);
         Ok(())
     }
 
+    /// Does what the agents ask for.
+    pub(super) fn run_agents<A: Application>(&mut self, application: &mut A, now: Time) {
+        while let Some((index, event)) = self.next_agent_event() {
+            self.handle_agent_event(application, now, index, event);
+            self.drain(application, now);
+        }
+    }
+
+    fn next_agent_event(&mut self) -> Option<(usize, Event)> {
+        let mut agents = self.servers.iter_mut().enumerate();
+        agents.find_map(|(index, server)| Some((index, server.agent.as_mut()?.poll_event()?)))
+    }
+
+    fn handle_agent_event<A: Application>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        index: usize,
+        event: Event,
+    ) {
+        match event {
+            Event::Export { flow } => {
+                let exported = self.export_flow(now, index, flow);
+                self.with_agent(now, index, |agent, now| match exported {
+                    Some(state) => agent.exported(now, flow, state),
+                    None => agent.not_exported(now, flow),
+                });
+            }
+            Event::Check { flow, generation, state } => {
+                let is_possible = self.can_import(now, index, flow, &state);
+                self.with_agent(now, index, |agent, now| {
+                    agent.checked(now, flow, generation, state, is_possible)
+                });
+            }
+            Event::Import { flow, state, frames, is_return } => {
+                self.import_flow(now, index, flow, &state, is_return);
+                self.deliver_held(application, now, index, frames);
+            }
+            Event::Deliver { frames } => self.deliver_held(application, now, index, frames),
+            Event::Drop { flow, cause } => self.drop_flow(application, now, index, flow, cause),
+            Event::Gone { flow, cause } => self.give_up_flow(application, now, flow, cause),
+        }
+    }
+
+    fn with_agent(&mut self, now: Time, index: usize, act: impl FnOnce(&mut Agent, Time)) {
+        let server = &mut self.servers[index];
+        let server_now = server.time(now);
+        if let Some(agent) = &mut server.agent {
+            act(agent, server_now);
+        }
+    }
+
+    /// Exports the connection of a flow, which is then between two stacks; `None` if it cannot be exported.
+    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Rc<[u8]>> {
+        let name = *self.flows.get(&flow)?;
+        let place = self.places.get(&name).copied().filter(|place| place.0 == index)?;
+        let mut state = match self.export(now, place).ok()? {
+            Ok(state) => state,
+            Err(why) => {
+                self.violations.push(format!("{name:?} is exported by server {index}: {why}"));
+                return None;
+            }
+        };
+        self.places.remove(&name);
+        self.names.remove(&place);
+        if self.moves.keeps_source() {
+            // An unknown connection: its events would be violations, too.
+            _ = self.import(now, index, &state);
+            while self.servers[index].stack.poll_event().is_some() {}
+        }
+        let exported = self.moves.is_check_due().then(|| Box::new(state.clone()));
+        self.transits.insert(name, Transit::new(exported));
+        self.moves.alter(&mut state);
+        let mut bytes = Vec::new();
+        state.emit(&mut bytes);
+        Some(Rc::from(bytes))
+    }
+
+    /// A state as this server would import it: at its own place.
+    fn state_here(&self, index: usize, flow: Flow, bytes: &[u8]) -> Result<ConnectionState, String> {
+        let state = ConnectionState::parse(bytes).map_err(|error| error.to_string())?;
+        let agent = self.servers[index].agent.as_ref();
+        let place =
+            agent.and_then(|agent| agent.place_of(flow.service())).ok_or("no place for the service")?;
+        Ok(ConnectionState { local: place.into(), ..state })
+    }
+
+    fn can_import(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8]) -> bool {
+        let state = match self.state_here(index, flow, bytes) {
+            Ok(state) => state,
+            Err(why) => {
+                self.violations.push(format!("server {index} receives the state of {flow:?}: {why}"));
+                return false;
+            }
+        };
+        let server = &self.servers[index];
+        let settings = server.stack.settings().clone();
+        let has_room = server.stack.connections() < settings.connections_max as usize;
+        let mut fresh_stack = match Stack::new(server.time(now), settings) {
+            Ok(stack) => stack,
+            Err(error) => {
+                self.violations.push(error.to_string());
+                return false;
+            }
+        };
+        match fresh_stack.import(server.time(now), &state) {
+            Ok(_) => has_room,
+            Err(ImportError::TooMuch(_)) => false,
+            Err(error) => {
+                self.violations.push(format!("server {index} refuses the state of {flow:?}: {error}"));
+                false
+            }
+        }
+    }
+
+    fn import_flow(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8], is_return: bool) {
+        let name = self.flows.get(&flow).copied();
+        let transit = name.and_then(|name| Some((name, self.transits.remove(&name)?)));
+        let Some((name, transit)) = transit else {
+            return self.violations.push(format!("server {index} imports {flow:?}, which is not on its way"));
+        };
+        let conn = self.state_here(index, flow, bytes).and_then(|state| {
+            Ok((self.import(now, index, &state).map_err(|error| error.to_string())?, state))
+        });
+        let (conn, state) = match conn {
+            Ok(imported) => imported,
+            Err(why) => {
+                return self
+                    .violations
+                    .push(format!("server {index} owns {flow:?}, but imports it not: {why}"));
+            }
+        };
+        self.places.insert(name, (index, conn));
+        self.names.insert((index, conn), name);
+        self.imports.push((flow, index));
+        if is_return {
+            self.moves.returned += 1;
+        } else {
+            self.moves.made += 1;
+        }
+        if let Some(exported) = &transit.exported
+            && let Err(why) = self.compare(now, index, exported, &state)
+        {
+            self.violations.push(format!("{name:?} moves to server {index}: {why}"));
+        }
+        transit.apply(&mut self.servers[index].stack, conn);
+        if transit.is_aborted() {
+            self.end_connection(now, name);
+        }
+    }
+
+    fn deliver_held<A: Application>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        index: usize,
+        frames: Vec<Held>,
+    ) {
+        self.drain(application, now);
+        for (mut frame, is_damaged) in frames {
+            self.hand_over(application, now, index, (&mut frame, is_damaged));
+        }
+    }
+
+    /// Drops a connection without a segment, if this server has it.
+    fn drop_flow<A: Application>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        index: usize,
+        flow: Flow,
+        cause: Cause,
+    ) {
+        let name = self.flows.get(&flow).copied();
+        let place = name.and_then(|name| self.places.get(&name)).copied();
+        let Some(place) = place.filter(|place| place.0 == index) else { return };
+        // A connection that has just ended reports that itself.
+        if self.export(now, place).is_ok() {
+            self.lose(application, now, flow, cause);
+        }
+    }
+
+    /// One end of a move has given the connection up. It is lost if no other server may still continue it.
+    fn give_up_flow<A: Application>(&mut self, application: &mut A, now: Time, flow: Flow, cause: Cause) {
+        let name = self.flows.get(&flow).copied();
+        let Some(transit) = name.and_then(|name| self.transits.get_mut(&name)) else { return };
+        let cause = *transit.cause.get_or_insert(cause);
+        let mut agents = self.servers.iter().filter_map(|server| server.agent.as_ref());
+        if !agents.any(|agent| agent.may_continue(&flow)) {
+            self.lose(application, now, flow, cause);
+        }
+    }
+
     /// Exports a connection, writes its state as bytes, and parses the bytes again.
-    fn export_as_bytes(
+    fn export(
         &mut self,
         now: Time,
         place: (usize, Conn),
     ) -> Result<Result<ConnectionState, String>, ExportError> {
-        let entry = &mut self.stacks[place.0];
-        let state = entry.stack.export(entry.time(now), place.1)?;
+        let server = &mut self.servers[place.0];
+        let state = server.stack.export(server.time(now), place.1)?;
         let mut bytes = Vec::new();
         state.emit(&mut bytes);
         Ok(match ConnectionState::parse(&bytes) {
@@ -79,22 +281,22 @@ impl Rack {
     }
 
     fn import(&mut self, now: Time, target: usize, state: &ConnectionState) -> Result<Conn, ImportError> {
-        let entry = &mut self.stacks[target];
-        entry.stack.import(entry.time(now), state)
+        let server = &mut self.servers[target];
+        server.stack.import(server.time(now), state)
     }
 
     /// Compares the exported state with the one that a new stack exports after an import.
     fn compare(
         &self,
         now: Time,
-        reached_stack: usize,
+        reached: usize,
         exported: &ConnectionState,
         imported: &ConnectionState,
     ) -> Result<(), String> {
-        let entry = &self.stacks[reached_stack];
-        let stack_now = entry.time(now);
+        let server = &self.servers[reached];
+        let stack_now = server.time(now);
         let mut fresh_stack =
-            Stack::new(stack_now, entry.stack.settings().clone()).map_err(|error| error.to_string())?;
+            Stack::new(stack_now, server.stack.settings().clone()).map_err(|error| error.to_string())?;
         let conn = fresh_stack.import(stack_now, imported).map_err(|error| error.to_string())?;
         let state = fresh_stack.export(stack_now, conn).map_err(|error| error.to_string())?;
         compare_states(exported, &state, stack_now)
@@ -104,6 +306,8 @@ impl Rack {
 /// Compares two states, except for values that may differ after a move. `now`: time on the target's clock.
 fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: Time) -> Result<(), String> {
     let (mut exported, mut imported) = (exported.clone(), imported.clone());
+    // The target may import at another address.
+    exported.local = imported.local;
     // The target may have a smaller MSS. If its send queue is longer, the import has reported room.
     imported.agreed.mss = exported.agreed.mss;
     imported.sending.wants_room |= exported.sending.wants_room;

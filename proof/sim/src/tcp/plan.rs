@@ -9,6 +9,7 @@ use spillway_tcp::{KeepAlive, Listener, Settings};
 
 use super::frames::{address_of, mac_of, own_address};
 use super::moves::When;
+use super::owner::MoveTimes;
 use super::path::Conditions;
 use super::planted_fault::PlantedFault;
 use super::program::ProgramBehaviour;
@@ -44,18 +45,32 @@ pub(crate) struct Plan {
     /// Reassembly may have no room for some bytes that arrive out of order.
     pub(crate) has_little_room: bool,
     pub(crate) moves: When,
-    stacks: Stacks,
+    pub(crate) switch: SwitchPlan,
     /// `None`: no rogue host.
     pub(crate) rogue: Option<RogueSettings>,
     tables: Tables,
 }
 
+/// The switch, and the servers whose connections move through it.
 #[derive(Clone, Copy, Debug)]
-struct Stacks {
-    count: usize,
-    /// All stacks except the first have addresses of their own, and get only connections that move.
-    have_own_addresses: bool,
+pub(crate) struct SwitchPlan {
+    /// Servers of each host; with one server nothing can move.
+    pub(crate) servers_per_host: usize,
+    /// Targets import at addresses and ports of their own; otherwise at the service's, with their own MACs.
+    pub(crate) imports_at_places: bool,
+    /// Size of the switch's table of flows.
+    pub(crate) flows_max: usize,
+    /// The switch restarts and stalls.
+    pub(crate) has_faults: bool,
+    pub(crate) owner_timeout: Duration,
+    pub(crate) heartbeat: Duration,
+    pub(crate) times: MoveTimes,
+    /// Maximum number of connections of a server that still imports.
+    pub(crate) imports_max: usize,
 }
+
+/// A queue before a server's link holds at most this time of traffic, so that heartbeats do not wait for long.
+const QUEUED_FOR_MAX: Duration = Duration::from_millis(50);
 
 struct Tables {
     half_open_max: u32,
@@ -90,7 +105,7 @@ impl Plan {
             is_narrow: rng.chance(1, 3),
         };
         let conditions_max = match planted {
-            Some(PlantedFault::TakeDamaged) => ConditionsMax { corrupt_ppm: 20_000, ..conditions_max },
+            Some(PlantedFault::TakeDamaged) => ConditionsMax { corrupt_ppm: 50_000, ..conditions_max },
             Some(PlantedFault::ForgetSack | PlantedFault::ForgetLate) => ConditionsMax {
                 reorder_ppm: 200_000,
                 loss_ppm: 100_000,
@@ -120,12 +135,25 @@ impl Plan {
                 When::Sometimes(per_1000),
             ])
         };
-        let count = if moves == When::Never { 1 } else { rng.range(2, 3) as usize }; // fits: a few
+        let may_fail = planted.is_none() && moves != When::Never;
+        let switch = SwitchPlan {
+            servers_per_host: if moves == When::Never { 1 } else { rng.range(2, 3) as usize }, // fits: a few
+            imports_at_places: rng.chance(1, 2),
+            flows_max: if may_fail { rng.pick(&[2, 8, 1024, 1024]) } else { 1024 },
+            has_faults: may_fail && rng.chance(1, 2),
+            owner_timeout: Duration::from_secs(1),
+            heartbeat: Duration::from_nanos(rng.log_uniform(10_000_000, 50_000_000)),
+            times: MoveTimes {
+                retry: Duration::from_nanos(rng.log_uniform(5_000_000, 100_000_000)),
+                lifetime: Duration::from_nanos(rng.log_uniform(300_000_000, 5_000_000_000)),
+            },
+            imports_max: if may_fail { rng.pick(&[1, 10, 1000, 1000]) } else { 1000 },
+        };
         Plan {
             has_little_room: planted.is_none() && rng.chance(1, 2),
             moves,
             rogue,
-            stacks: Stacks { count, have_own_addresses: rng.chance(1, 2) },
+            switch,
             hosts: rng.range(2, 4) as usize, // fits: a few
             behaviour: ProgramBehaviour {
                 clients_max,
@@ -136,7 +164,12 @@ impl Plan {
                 may_time_out,
             },
             conditions_max,
-            fault_ns_max: if planted.is_some() { 0 } else { rng.pick(&[0, 50_000_000, 1_000_000_000]) },
+            fault_ns_max: match planted {
+                Some(_) => 0,
+                // Moves are what faults disturb most.
+                None if may_fail => rng.pick(&[0, 20_000_000, 50_000_000, 200_000_000, 1_000_000_000]),
+                None => rng.pick(&[0, 50_000_000, 1_000_000_000]),
+            },
             silence_ns_max: if may_time_out {
                 400_000_000_000
             } else {
@@ -159,11 +192,27 @@ impl Plan {
     pub(crate) fn stacks(&self, rng: &mut Rng, host: usize) -> Vec<Settings> {
         let mut key = [0; 16];
         rng.fill(&mut key);
-        let mut ips = vec![address_of(host); self.stacks.count];
-        if self.stacks.have_own_addresses {
-            ips.iter_mut().enumerate().for_each(|(index, ip)| *ip = own_address(*ip, index));
+        let ips = (0..self.switch.servers_per_host).map(|server| own_address(address_of(host), server));
+        ips.map(|ip| self.settings(rng, ip, Key(key))).collect()
+    }
+
+    /// Draws the conditions between a server and the switch, in both directions. Damage happens on the way from the switch:
+    /// the switch checks no checksums, and relies on those of Ethernet, as all switches do.
+    pub(crate) fn draw_paths(&self, rng: &mut Rng) -> [Conditions; 2] {
+        let [mut up, mut down] = [(); 2].map(|()| self.conditions_max.draw_path(rng));
+        up.corrupt_ppm = 0;
+        if self.switch.servers_per_host > 1 {
+            for path in [&mut up, &mut down] {
+                let bytes_max = u128::from(path.bits_per_s) / 8 * QUEUED_FOR_MAX.as_millis() / 1000;
+                path.queue_bytes_max = path.queue_bytes_max.min(bytes_max as u64); // fits: below the rate
+            }
         }
-        ips.into_iter().map(|ip| self.settings(rng, ip, Key(key))).collect()
+        [up, down]
+    }
+
+    /// Draws the conditions between two servers of a host, beside the switch.
+    pub(crate) fn draw_transfers(&self, rng: &mut Rng) -> Conditions {
+        Conditions { corrupt_ppm: 0, bits_per_s: 0, ..self.conditions_max.draw_path(rng) }
     }
 
     fn settings(&self, rng: &mut Rng, ip: Ipv4Addr, key: Key) -> Settings {
@@ -200,14 +249,14 @@ impl Plan {
 }
 
 impl ConditionsMax {
-    /// Draws the conditions of one direction between two hosts.
-    pub(crate) fn draw_path(&self, rng: &mut Rng) -> Conditions {
+    /// Draws the conditions of one direction between a host and the switch: half of the way to another host.
+    fn draw_path(&self, rng: &mut Rng) -> Conditions {
         let up_to = |rng: &mut Rng, max: u64| if max == 0 { 0 } else { rng.range(0, max) };
-        let delay_ns = rng.log_uniform(5_000, self.delay_ns_max);
+        let delay_ns = rng.log_uniform(2_500, self.delay_ns_max / 2);
         Conditions {
             delay_ns,
             jitter_ns: up_to(rng, delay_ns),
-            loss_ppm: up_to(rng, self.loss_ppm),
+            loss_ppm: up_to(rng, self.loss_ppm / 2),
             duplicate_ppm: up_to(rng, self.duplicate_ppm),
             reorder_ppm: up_to(rng, self.reorder_ppm),
             reorder_ns_max: rng.log_uniform(1_000, 500_000_000),

@@ -39,11 +39,13 @@ pub enum PlantedFault {
     ForgetGate,
     /// Forged resets carry exactly RCV.NXT.
     ExactReset,
+    /// A source continues a connection that it has exported.
+    KeepSource,
 }
 
 impl PlantedFault {
     /// All planted faults.
-    pub const ALL: [PlantedFault; 14] = [
+    pub const ALL: [PlantedFault; 15] = [
         PlantedFault::FlipByte,
         PlantedFault::RepeatSegment,
         PlantedFault::DropSegment,
@@ -58,6 +60,7 @@ impl PlantedFault {
         PlantedFault::SkipByte,
         PlantedFault::ForgetGate,
         PlantedFault::ExactReset,
+        PlantedFault::KeepSource,
     ];
 
     /// The name on command lines.
@@ -77,6 +80,7 @@ impl PlantedFault {
             PlantedFault::SkipByte => "skip-byte",
             PlantedFault::ForgetGate => "forget-gate",
             PlantedFault::ExactReset => "exact-reset",
+            PlantedFault::KeepSource => "keep-source",
         }
     }
 
@@ -96,12 +100,13 @@ impl PlantedFault {
             PlantedFault::ForgetLate => "after SACK",
             PlantedFault::SkipByte => "of 1 that were sent",
             PlantedFault::ExactReset => "broken, but no fault of this world may break it",
+            PlantedFault::KeepSource => "two servers transmit",
         }
     }
 
     pub(crate) fn strikes_in_moves(self) -> bool {
-        use PlantedFault::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, SkipByte};
-        matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate)
+        use PlantedFault::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, KeepSource, SkipByte};
+        matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate | KeepSource)
     }
 
     /// Plants the fault in the state of a moving connection, if the state has what the fault concerns.

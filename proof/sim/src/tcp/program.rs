@@ -62,6 +62,10 @@ pub(crate) struct Program {
     endpoints: BTreeMap<Conn, Endpoint>,
     next_client: Option<Time>,
     next_work: Option<Time>,
+    /// Tokens of the clients.
+    pub(crate) tokens: BTreeMap<Conn, Token>,
+    /// Ends of connections that are violations, unless the connection was lost by design of the switch's protocol.
+    pub(crate) doubtful: Vec<(Conn, String)>,
     /// Planted fault [`PlantedFault::ForgetCredit`](super::planted fault::PlantedFault::ForgetCredit): grants no bytes.
     pub(crate) withholds_grants: bool,
     pub(crate) opened: u64,
@@ -120,6 +124,8 @@ impl Program {
             endpoints: BTreeMap::new(),
             next_client: Some(Time::ZERO),
             next_work: None,
+            tokens: BTreeMap::new(),
+            doubtful: Vec::new(),
             withholds_grants: false,
             opened: 0,
         }
@@ -273,6 +279,7 @@ impl Program {
                     // The connection attempt was in flight when the fault phase ended.
                     script.begin_calm_phase();
                 }
+                self.tokens.insert(conn, script.token);
                 Endpoint::Client(script)
             }
             _ => return self.violation(format!("{conn:?} was opened twice, or without a connect")),
@@ -383,7 +390,7 @@ impl Program {
             _ => false,
         };
         if reason == LostReason::TimedOut && !self.behaviour.may_time_out && !is_rogue {
-            self.violation(format!("{conn:?} timed out although no fault is that long"));
+            self.doubtful.push((conn, format!("{conn:?} timed out although no fault is that long")));
         }
         match self.endpoints.remove(&conn) {
             Some(Endpoint::Client(script)) => {

@@ -1,162 +1,339 @@
-//! A host's stacks: one, or several behind one address. Connections move between the stacks. For the program
-//! they are one transport, in which a connection keeps its name when it moves.
+//! A host's servers: one stack, or several behind the addresses of one service, between which connections move through
+//! the switch. For the program they are one transport, in which a connection keeps its name when it moves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_tcp::{Counters, Dropping, Settings, Stack, StackEvent};
-use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport};
-use spillway_wire::packet::ethernet::Mac;
+use spillway_transport::{Application, Conn, Event, LostReason, Time};
+use spillway_wire::packet::tcp::Flags;
+use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 
+use super::frames::{datagram_in, ends_of, flags_of, is_datagram};
 use super::moves::Moves;
-use super::switch::{Ends, Switch, ends_of, set_target_mac};
+use super::owner::{self, Agent, Cause, Output, Sorted};
+use super::transit::Transit;
 use crate::rng::Rng;
 
 const DROPS_MAX: usize = 64;
 
-/// A stack with its own clock.
+/// A stack with its clock and its agent.
 #[derive(Debug)]
-pub(super) struct ClockedStack {
+pub(super) struct Server {
     pub(super) stack: Stack,
-    /// Lead of the stack's clock over the host's.
+    /// Lead of the server's clock over the host's.
     ahead: Duration,
+    /// `None` if the host has one server only: nothing can move.
+    pub(super) agent: Option<Agent>,
+    inbox: VecDeque<(Vec<u8>, bool)>,
+    messages: VecDeque<(ServerId, Vec<u8>)>,
+    is_paused: bool,
 }
 
-impl ClockedStack {
+impl Server {
     pub(super) fn time(&self, now: Time) -> Time {
         now + self.ahead
     }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        if self.is_paused {
+            return None;
+        }
+        let agent = self.agent.as_ref().map(Agent::poll_timeout);
+        let at = [self.stack.poll_timeout(), agent].into_iter().flatten().min();
+        at.map(|at| Time(at.0.saturating_sub(self.ahead.as_nanos() as u64))) // fits: hours
+    }
+}
+
+/// What a server sends.
+#[derive(Debug)]
+pub(crate) enum Sent<'a> {
+    /// A frame of the stack.
+    Frame(&'a mut [u8]),
+    /// The payload of a datagram to the switch.
+    Control(Box<[u8; MESSAGE_BYTES]>),
+    /// A message to another server of the host.
+    Transfer { to: ServerId, bytes: Vec<u8> },
 }
 
 #[derive(Debug)]
 pub(crate) struct Rack {
-    pub(super) stacks: Vec<ClockedStack>,
-    /// Stack of each connection and handle there, by the name that the program uses; `names` is the inverse.
+    pub(super) servers: Vec<Server>,
+    /// Server of each connection and handle there, by the name that the program uses; `names` is the inverse.
     pub(super) places: BTreeMap<Conn, (usize, Conn)>,
     pub(super) names: BTreeMap<(usize, Conn), Conn>,
-    pub(super) switch: Switch,
+    /// Connections between two stacks.
+    pub(super) transits: BTreeMap<Conn, Transit>,
+    /// The latest connection of each flow of a service.
+    pub(super) flows: BTreeMap<Flow, Conn>,
+    pub(super) flow_of: BTreeMap<Conn, Flow>,
+    /// The latest connection with these ends that the program opened: local address, and the service.
+    pub(crate) opened: BTreeMap<(SocketAddr, SocketAddr), Conn>,
     pub(super) moves: Moves,
+    services: [SocketAddr; 2],
     next_name: u32,
+    /// Time of the present turn.
+    pub(super) latest: Time,
+    /// Damaged frames that stacks received in the present turn.
+    pub(crate) damaged: u64,
+    /// Connections whose owner or whose move was lost, by design of the protocol.
+    pub(crate) lost: Vec<(Flow, Cause)>,
+    /// Imports of connections: the server continues the connection from now on.
+    pub(crate) imports: Vec<(Flow, usize)>,
     pub(crate) violations: Vec<String>,
 }
 
 impl Rack {
-    /// The first stack has the host's address. Others that have it, too, also accept new connections.
-    pub(crate) fn new(now: Time, settings: Vec<Settings>, moves: Moves, mut rng: Rng) -> Rack {
+    /// `agents`: settings for the agent of each stack, or none.
+    pub(crate) fn new(
+        now: Time,
+        settings: Vec<Settings>,
+        agents: Vec<owner::Settings>,
+        (moves, services): (Moves, [SocketAddr; 2]),
+        mut rng: Rng,
+    ) -> Rack {
         let settings_error = "the settings of the plan are valid";
-        let is_spread = settings.iter().all(|one| one.addresses == settings[0].addresses);
-        let entry = |(index, settings): (usize, Settings)| {
+        let mut agents = VecDeque::from(agents);
+        let server = |(index, settings): (usize, Settings)| {
             let ahead =
                 Duration::from_nanos(if index == 0 { 0 } else { rng.log_uniform(1, 1_000_000_000_000) });
             let mut stack = Stack::new(now + ahead, settings).expect(settings_error);
             stack.watch_drops(DROPS_MAX);
-            ClockedStack { stack, ahead }
+            let agent = agents.pop_front().map(|settings| Agent::new(now + ahead, settings));
+            Server {
+                stack,
+                ahead,
+                agent,
+                inbox: VecDeque::new(),
+                messages: VecDeque::new(),
+                is_paused: false,
+            }
         };
-        let stacks: Vec<ClockedStack> = settings.into_iter().enumerate().map(entry).collect();
-        let switch = Switch::new(stacks.len(), is_spread, rng.fork());
-        let (places, names) = (BTreeMap::new(), BTreeMap::new());
-        Rack { stacks, places, names, switch, moves, next_name: 0, violations: Vec::new() }
+        Rack {
+            servers: settings.into_iter().enumerate().map(server).collect(),
+            places: BTreeMap::new(),
+            names: BTreeMap::new(),
+            transits: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            flow_of: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            moves,
+            services,
+            next_name: 0,
+            latest: now,
+            damaged: 0,
+            lost: Vec::new(),
+            imports: Vec::new(),
+            violations: Vec::new(),
+        }
     }
 
     pub(crate) fn connections(&self) -> usize {
-        self.stacks.iter().map(|entry| entry.stack.connections()).sum()
+        self.servers.iter().map(|server| server.stack.connections()).sum()
     }
 
     /// Maximum number of half-open connections of all stacks together.
     pub(crate) fn half_open_max(&self) -> usize {
-        self.stacks.iter().map(|entry| entry.stack.settings().half_open_max as usize).sum()
+        self.servers.iter().map(|server| server.stack.settings().half_open_max as usize).sum()
     }
 
     pub(crate) fn sum(&self, of: fn(&Counters) -> u64) -> u64 {
-        self.stacks.iter().map(|entry| of(entry.stack.counters())).sum()
+        self.servers.iter().map(|server| of(server.stack.counters())).sum()
     }
 
-    /// Drops since the last call, by stack.
+    /// Flows that were taken back after the switch had lost its entries.
+    pub(crate) fn reclaimed(&self) -> u64 {
+        self.servers.iter().filter_map(|server| server.agent.as_ref()).map(|agent| agent.reclaimed).sum()
+    }
+
+    /// The flow of a connection that a server has accepted.
+    pub(crate) fn flow_of(&self, name: Conn) -> Option<Flow> {
+        self.flow_of.get(&name).copied()
+    }
+
+    /// Drops since the last call, by server.
     pub(crate) fn dropped(&mut self) -> impl Iterator<Item = (usize, Dropping)> {
         let poll = |stack: &mut Stack| stack.poll_dropped();
-        let stacks = self.stacks.iter_mut().enumerate();
-        stacks.flat_map(move |(index, entry)| {
-            std::iter::from_fn(move || poll(&mut entry.stack)).map(move |dropping| (index, dropping))
+        let servers = self.servers.iter_mut().enumerate();
+        servers.flat_map(move |(index, server)| {
+            std::iter::from_fn(move || poll(&mut server.stack)).map(move |dropping| (index, dropping))
         })
     }
 
-    pub(crate) fn has(&self, mac: Mac) -> bool {
-        self.stacks.iter().any(|entry| entry.stack.settings().mac == mac)
+    /// Queues a received frame; `queue_max`: length of the server's receive queue. Returns false if the queue is full.
+    pub(crate) fn arrive(
+        &mut self,
+        server: usize,
+        frame: Vec<u8>,
+        is_damaged: bool,
+        queue_max: usize,
+    ) -> bool {
+        let inbox = &mut self.servers[server].inbox;
+        let has_room = inbox.len() < queue_max;
+        if has_room {
+            inbox.push_back((frame, is_damaged));
+        }
+        has_room
+    }
+
+    /// Queues a message of another server.
+    pub(crate) fn arrive_message(&mut self, server: usize, from: ServerId, bytes: Vec<u8>) {
+        self.servers[server].messages.push_back((from, bytes));
+    }
+
+    /// Stops or continues a server: a paused one receives, but handles and sends nothing.
+    pub(crate) fn set_paused(&mut self, server: usize, is_paused: bool) {
+        self.servers[server].is_paused = is_paused;
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        let at = |entry: &ClockedStack| {
-            entry.stack.poll_timeout().map(|at| Time(at.0.saturating_sub(entry.ahead.as_nanos() as u64))) // fits: hours
-        };
-        self.stacks.iter().filter_map(at).min()
+        self.servers.iter().filter_map(Server::poll_timeout).min()
     }
 
     /// As [`spillway_tcp::drive::begin_turn`].
     pub(crate) fn begin_turn<A: Application>(&mut self, application: &mut A, now: Time) {
+        self.latest = now;
         if application.poll_timeout().is_some_and(|at| at <= now) {
             application.handle_timeout(now, self);
         }
         self.drain(application, now);
     }
 
-    /// As [`spillway_tcp::drive::deliver`]. Afterwards the frame's connection may move.
-    pub(crate) fn deliver<A: Application>(&mut self, application: &mut A, now: Time, frame: &mut [u8]) {
-        for index in self.switch.targets(now, frame) {
-            let entry = &mut self.stacks[index];
-            set_target_mac(frame, entry.stack.settings().mac);
-            if let Some(delivery) = entry.stack.handle_frame(entry.time(now), frame) {
-                let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
-                match self.names.get(&(index, delivery.conn)).copied() {
-                    Some(name) => application.handle(now, name, event, self),
-                    None => self
-                        .violations
-                        .push(format!("{:?} received bytes, but was never opened", delivery.conn)),
+    /// Handles everything that has arrived. After each frame its connection may move.
+    pub(crate) fn deliver_all<A: Application>(&mut self, application: &mut A, now: Time) {
+        for index in 0..self.servers.len() {
+            while !self.servers[index].is_paused {
+                let Some((from, bytes)) = self.servers[index].messages.pop_front() else { break };
+                let server = &mut self.servers[index];
+                let server_now = server.time(now);
+                if let Some(agent) = &mut server.agent {
+                    agent.handle_transfer(server_now, from, &bytes);
+                }
+                self.run_agents(application, now);
+            }
+            while !self.servers[index].is_paused {
+                let Some((mut frame, is_damaged)) = self.servers[index].inbox.pop_front() else { break };
+                self.deliver(application, now, index, (&mut frame, is_damaged));
+            }
+        }
+    }
+
+    fn deliver<A: Application>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        index: usize,
+        (frame, is_damaged): (&mut [u8], bool),
+    ) {
+        let server = &mut self.servers[index];
+        let server_now = server.time(now);
+        let ends = ends_of(frame);
+        if let Some(agent) = &mut server.agent {
+            if is_datagram(frame) {
+                if let Some((_, payload)) = datagram_in(frame) {
+                    agent.handle_datagram(server_now, payload);
+                }
+                return self.run_agents(application, now);
+            }
+            let flags = flags_of(frame);
+            let is_opening = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK);
+            let sorted = ends.map(|ends| agent.sort(server_now, ends, is_opening, (frame, is_damaged)));
+            if sorted.is_some_and(|sorted| sorted != Sorted::Stack) {
+                return;
+            }
+        }
+        self.hand_over(application, now, index, (frame, is_damaged));
+        self.move_some(application, now, ends.map(|(source, target)| (target, source)));
+    }
+
+    /// Passes a frame to a stack.
+    pub(super) fn hand_over<A: Application>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        index: usize,
+        (frame, is_damaged): (&mut [u8], bool),
+    ) {
+        self.damaged += u64::from(is_damaged);
+        let server = &mut self.servers[index];
+        if let Some(delivery) = server.stack.handle_frame(server.time(now), frame) {
+            let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
+            match self.names.get(&(index, delivery.conn)).copied() {
+                Some(name) => application.handle(now, name, event, self),
+                None => {
+                    self.violations.push(format!("{:?} received bytes, but was never opened", delivery.conn))
                 }
             }
-            self.drain(application, now);
         }
-        let ends = ends_of(frame).map(|(source, target)| (target, source));
-        self.move_some(application, now, ends);
+        self.drain(application, now);
     }
 
     /// As [`spillway_tcp::drive::end_turn`].
     pub(crate) fn end_turn<A: Application>(&mut self, application: &mut A, now: Time) {
-        for entry in &mut self.stacks {
-            let stack_now = entry.time(now);
-            if entry.stack.poll_timeout().is_some_and(|at| at <= stack_now) {
-                entry.stack.handle_timeout(stack_now);
+        for server in self.servers.iter_mut().filter(|server| !server.is_paused) {
+            let server_now = server.time(now);
+            if server.stack.poll_timeout().is_some_and(|at| at <= server_now) {
+                server.stack.handle_timeout(server_now);
+            }
+            if let Some(agent) = &mut server.agent {
+                let free = self.moves.imports_max().saturating_sub(server.stack.connections());
+                agent.set_load(server.stack.connections(), free);
+                if agent.poll_timeout() <= server_now {
+                    agent.handle_timeout(server_now);
+                }
             }
         }
         self.drain(application, now);
+        self.run_agents(application, now);
         application.end_of_turn(now, self);
         while self.drain(application, now) {
             application.end_of_turn(now, self);
         }
     }
 
-    /// Sends all frames, one of each stack in turn. After each frame its connection may move.
+    /// Sends everything, one frame of each stack in turn. After each frame its connection may move.
     pub(crate) fn transmit<A: Application>(
         &mut self,
         application: &mut A,
         now: Time,
         slot: &mut Vec<u8>,
-        mut send: impl FnMut(&mut A, &mut [u8]),
+        mut send: impl FnMut(&mut A, usize, Sent<'_>),
     ) {
         let mut is_quiet = false;
         while !std::mem::replace(&mut is_quiet, true) {
-            for index in 0..self.stacks.len() {
-                let entry = &mut self.stacks[index];
-                slot.resize(entry.stack.frame_bytes_max(), 0);
-                let Some(length) = entry.stack.poll_transmit(entry.time(now), slot) else { continue };
+            for index in 0..self.servers.len() {
+                let server = &mut self.servers[index];
+                if server.is_paused {
+                    continue;
+                }
+                while let Some(output) = server.agent.as_mut().and_then(Agent::poll_output) {
+                    let sent = match output {
+                        Output::Control(payload) => Sent::Control(payload),
+                        Output::Transfer { to, bytes } => Sent::Transfer { to, bytes },
+                    };
+                    send(application, index, sent);
+                }
+                slot.resize(server.stack.frame_bytes_max(), 0);
+                let server_now = server.time(now);
+                let Some(length) = server.stack.poll_transmit(server_now, slot) else { continue };
                 is_quiet = false;
-                send(application, &mut slot[..length]);
-                self.move_some(application, now, ends_of(&slot[..length]));
+                let ends = ends_of(&slot[..length]);
+                let agent = server.agent.as_ref().zip(ends);
+                if agent.is_none_or(|(agent, ends)| agent.may_transmit(server_now, ends)) {
+                    send(application, index, Sent::Frame(&mut slot[..length]));
+                }
+                self.move_some(application, now, ends);
             }
         }
     }
 
-    fn move_some<A: Application>(&mut self, application: &mut A, now: Time, ends: Option<Ends>) {
+    fn move_some<A: Application>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        ends: Option<(SocketAddr, SocketAddr)>,
+    ) {
         if self.moves.have_ended() {
             return;
         }
@@ -165,14 +342,14 @@ impl Rack {
     }
 
     /// Passes all events of the stacks to the application. Returns whether there was at least one.
-    fn drain<A: Application>(&mut self, application: &mut A, now: Time) -> bool {
+    pub(super) fn drain<A: Application>(&mut self, application: &mut A, now: Time) -> bool {
         let (mut index, mut stacks_without_event, mut has_events) = (0, 0, false);
-        while stacks_without_event < self.stacks.len() {
-            if let Some((conn, event)) = self.stacks[index].stack.poll_event() {
+        while stacks_without_event < self.servers.len() {
+            if let Some((conn, event)) = self.servers[index].stack.poll_event() {
                 (stacks_without_event, has_events) = (0, true);
                 self.pass_event(application, now, (index, conn), &event);
             } else {
-                (stacks_without_event, index) = (stacks_without_event + 1, (index + 1) % self.stacks.len());
+                (stacks_without_event, index) = (stacks_without_event + 1, (index + 1) % self.servers.len());
             }
         }
         has_events
@@ -185,9 +362,8 @@ impl Rack {
         place: (usize, Conn),
         event: &StackEvent,
     ) {
-        if let StackEvent::Opened { peer, listener: Some(_) } = event {
-            let local = self.stacks[place.0].stack.local_address(place.1);
-            self.add_connection(place, local.map(|local| (local, *peer)));
+        if let StackEvent::Opened { peer, listener: Some(listener) } = event {
+            self.add_accepted(place, *peer, *listener);
         }
         let Some(name) = self.names.get(&place).copied() else {
             return self.violations.push(format!("{event:?} of {:?}, which was never opened", place.1));
@@ -199,119 +375,74 @@ impl Rack {
             StackEvent::Room => Event::Room,
             StackEvent::Finished => Event::Finished,
             StackEvent::Lost(reason) => {
-                self.forget(name);
+                self.end_connection(now, name);
                 Event::Lost(*reason)
             }
         };
         application.handle(now, name, event, self);
     }
 
+    fn add_accepted(&mut self, place: (usize, Conn), peer: SocketAddr, listener: u16) {
+        let name = self.add_connection(place);
+        let service = self.services[usize::from(listener).min(1)];
+        match Flow::new(peer.into(), service.into()) {
+            Ok(flow) => {
+                self.flows.insert(flow, name);
+                self.flow_of.insert(name, flow);
+            }
+            Err(error) => self.violations.push(format!("{peer} has no flow: {error}")),
+        }
+    }
+
     /// Gives a new connection a name and a place.
-    fn add_connection(&mut self, place: (usize, Conn), ends: Option<Ends>) -> Conn {
+    pub(super) fn add_connection(&mut self, place: (usize, Conn)) -> Conn {
         let name = Conn { slot: self.next_name, generation: 0 };
         self.next_name += 1;
         self.places.insert(name, place);
         self.names.insert(place, name);
-        match ends {
-            Some(ends) => self.switch.add(ends, place.0, name),
-            None => self.violations.push(format!("{name:?} has no address")),
-        }
         name
     }
 
-    fn forget(&mut self, name: Conn) {
+    /// A connection has ended on its stack.
+    pub(super) fn end_connection(&mut self, now: Time, name: Conn) {
         if let Some(place) = self.places.remove(&name) {
             self.names.remove(&place);
-            self.switch.forget(name);
+            let flow = self.forget_flow(name);
+            let server = &mut self.servers[place.0];
+            let server_now = server.time(now);
+            if let Some((agent, flow)) = server.agent.as_mut().zip(flow) {
+                agent.connection_ended(server_now, flow);
+            }
         }
     }
 
-    fn stack_of(&mut self, name: Conn) -> Option<(&mut Stack, Conn)> {
+    pub(super) fn forget_flow(&mut self, name: Conn) -> Option<Flow> {
+        let flow = self.flow_of(name)?;
+        if self.flows.get(&flow) == Some(&name) {
+            self.flows.remove(&flow);
+        }
+        Some(flow)
+    }
+
+    /// A connection is lost by design of the protocol; the program learns of it as of a failure.
+    pub(super) fn lose<A: Application>(&mut self, application: &mut A, now: Time, flow: Flow, cause: Cause) {
+        self.lost.push((flow, cause));
+        if cause == Cause::Foreign {
+            self.violations
+                .push(format!("{flow:?}: its server believed to own it, but the switch says otherwise"));
+        }
+        let Some(name) = self.flows.remove(&flow) else { return };
+        let is_aborted = self.transits.remove(&name).is_some_and(|transit| transit.is_aborted());
+        if let Some(place) = self.places.remove(&name) {
+            self.names.remove(&place);
+        }
+        if !is_aborted {
+            application.handle(now, name, Event::Lost(LostReason::Failed), self);
+        }
+    }
+
+    pub(super) fn stack_of(&mut self, name: Conn) -> Option<(&mut Stack, Conn)> {
         let (index, conn) = *self.places.get(&name)?;
-        Some((&mut self.stacks[index].stack, conn))
-    }
-}
-
-impl Transport for Rack {
-    /// Only the first stack opens connections, because stacks that share an address would need separate ports.
-    fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
-        let entry = &mut self.stacks[0];
-        let conn = entry.stack.connect(entry.time(now), target)?;
-        let local = entry.stack.local_address(conn);
-        Ok(self.add_connection((0, conn), local.map(|local| (local, target))))
-    }
-
-    fn set_listening(&mut self, listener: u16, open: bool) {
-        for entry in &mut self.stacks {
-            entry.stack.set_listening(listener, open);
-        }
-    }
-
-    fn room(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.stacks[*index].stack.room(*conn))
-    }
-
-    fn send(&mut self, name: Conn, bytes: &[u8]) -> usize {
-        self.stack_of(name).map_or(0, |(stack, conn)| stack.send(conn, bytes))
-    }
-
-    fn want_room(&mut self, name: Conn) {
-        if let Some((stack, conn)) = self.stack_of(name) {
-            stack.want_room(conn);
-        }
-    }
-
-    fn send_chunk(&mut self, name: Conn, chunk: Chunk) -> Result<(), Chunk> {
-        match self.stack_of(name) {
-            Some((stack, conn)) => stack.send_chunk(conn, chunk),
-            None => Err(chunk),
-        }
-    }
-
-    fn take_recycled_chunk(&mut self) -> Option<Chunk> {
-        self.stacks.iter_mut().find_map(|entry| entry.stack.take_recycled_chunk())
-    }
-
-    fn queued(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.stacks[*index].stack.queued(*conn))
-    }
-
-    fn held(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.stacks[*index].stack.held(*conn))
-    }
-
-    fn held_by_all(&self) -> usize {
-        self.stacks.iter().map(|entry| entry.stack.held_by_all()).sum()
-    }
-
-    fn grant(&mut self, name: Conn, bytes: u32) {
-        if let Some((stack, conn)) = self.stack_of(name) {
-            stack.grant(conn, bytes);
-        }
-    }
-
-    fn release(&mut self, name: Conn, through: u64) {
-        if let Some((stack, conn)) = self.stack_of(name) {
-            stack.release(conn, through);
-        }
-    }
-
-    fn watch_acknowledged(&mut self, name: Conn, on: bool) {
-        if let Some((stack, conn)) = self.stack_of(name) {
-            stack.watch_acknowledged(conn, on);
-        }
-    }
-
-    fn finish(&mut self, name: Conn) {
-        if let Some((stack, conn)) = self.stack_of(name) {
-            stack.finish(conn);
-        }
-    }
-
-    fn abort(&mut self, name: Conn) {
-        if let Some((stack, conn)) = self.stack_of(name) {
-            stack.abort(conn);
-        }
-        self.forget(name);
+        Some((&mut self.servers[index].stack, conn))
     }
 }

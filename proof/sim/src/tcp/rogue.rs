@@ -59,10 +59,6 @@ impl Rogue {
         }
     }
 
-    pub(crate) fn has(&self, mac: Mac) -> bool {
-        mac == self.mac
-    }
-
     /// Stops all attacks. Returns the last frames of the puppets.
     pub(crate) fn begin_calm_phase(&mut self) -> Vec<Vec<u8>> {
         self.in_calm_phase = true;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::moves::Moves;
 use super::planted_fault::PlantedFault;
 use super::world::World;
 use crate::phases::{PhasedWorld, run_both_phases};
@@ -39,8 +40,24 @@ pub struct Report {
     pub damaged: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// Moves of connections between stacks; some lead back to the same stack.
+    /// Moves of connections to another server, through the switch.
     pub moves: u64,
+    /// Moves that failed after the export: the connection came back.
+    pub moves_returned: u64,
+    /// Connections that were exported and imported in place, between two frames.
+    pub moves_in_place: u64,
+    /// Control messages that servers sent to the switch.
+    pub control_messages: u64,
+    /// Segments of servers that did not own the flow, which the switch dropped.
+    pub not_owner: u64,
+    /// Flows that their owners took back after the switch had lost its entries.
+    pub reclaimed: u64,
+    /// Connections lost because the switch did not hear their owner for too long.
+    pub lost_by_silence: u64,
+    /// Connections lost because the switch had lost its entries.
+    pub lost_by_restart: u64,
+    /// Connections lost by a move whose outcome no entry confirmed.
+    pub lost_in_doubt: u64,
     /// Maximum number of connections of one host.
     pub connections_max: usize,
     /// Violations; empty if the code under test is right.
@@ -76,11 +93,14 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
     let sum = |of: fn(&spillway_tcp::Counters) -> u64| -> u64 {
         world.hosts().iter().map(|host| host.rack.sum(of)).sum()
     };
+    let of_moves =
+        |of: fn(&Moves) -> u64| -> u64 { world.hosts().iter().map(|host| of(&host.rack.moves)).sum() };
+    let lost = world.lost();
     let oracle = world.oracle.borrow();
     Report {
         seed,
         packets: world.packets,
-        lost: world.paths().iter().map(|path| path.lost).sum(),
+        lost: world.paths().map(|path| path.lost).sum(),
         rogue_frames: world.rogue_frames,
         simulated_ms: world.now().as_nanos() / 1_000_000,
         trace_hash: format!("{:016x}", world.hash),
@@ -92,7 +112,15 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
         faults: world.faults,
         damaged: sum(|counters| counters.frames_malformed),
         timeouts: sum(|counters| counters.timeouts),
-        moves: world.hosts().iter().map(|host| host.rack.moves.made).sum(),
+        moves: of_moves(|moves| moves.made),
+        moves_returned: of_moves(|moves| moves.returned),
+        moves_in_place: of_moves(|moves| moves.in_place),
+        control_messages: world.control_messages,
+        not_owner: world.not_owner(),
+        reclaimed: world.hosts().iter().map(|host| host.rack.reclaimed()).sum(),
+        lost_by_silence: lost.by_silence,
+        lost_by_restart: lost.by_restart,
+        lost_in_doubt: lost.in_doubt,
         connections_max: world.connections_max,
         violations: oracle.violations().to_vec(),
         dropped: if oracle.violations().is_empty() { Vec::new() } else { world.last_drops.lines() },

@@ -126,9 +126,13 @@ impl Sniffer {
         if flags.contains(Flags::RST) {
             return Ok(());
         }
-        // A bare acknowledgement may answer a forged SYN.
+        // A bare acknowledgement may answer a forged SYN, unless the number also acknowledges bytes of the connection.
         let is_bare = flags.contains(Flags::ACK) && seen.payload.is_empty();
-        if is_bare && self.forged_syns.contains(&(source, target, seen.header.ack)) {
+        let is_regular = self.ends(source, target).is_some_and(|(us, them)| {
+            let ack = them.initial.map(|initial| seen.header.ack.wrapping_sub(initial));
+            ack.is_some_and(|ack| (us.acknowledged..=them.sent).contains(&ack))
+        });
+        if is_bare && !is_regular && self.forged_syns.contains(&(source, target, seen.header.ack)) {
             return Ok(());
         }
         let ends = self.flows.entry(key).or_default();

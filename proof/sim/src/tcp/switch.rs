@@ -1,172 +1,212 @@
-//! The switch in front of a host's stacks, with a rule for each connection.
+//! The switch between all hosts: the rules of `core/rules`, on a machine that restarts and stalls.
 
-use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use spillway_transport::{Conn, Time};
-use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::ipv4;
+use spillway_rules::{Action, Config, FlowView, PortId, Switch, Verdict};
+use spillway_transport::Time;
+use spillway_wire::switch::Flow;
 
-use crate::rng::{Rng, mix};
+use super::cabling::port_id;
 
-/// Local address and peer address.
-pub(super) type Ends = (SocketAddr, SocketAddr);
+/// Start of the world in nanoseconds since 1970, as the switch's epochs count.
+const WORLD_STARTED_NS: u64 = 1_700_000_000_000_000_000;
+/// Frames that wait while the switch is paused; further ones are lost.
+const QUEUE_MAX: usize = 1024;
 
-/// For this time after a move, some late frames arrive at the old stack: one in `LATE_ONE_IN`.
-const LATE_FRAMES_FOR: Duration = Duration::from_secs(1);
-const LATE_ONE_IN: u64 = 50;
+/// A frame that leaves the switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Departure {
+    /// The port through which it leaves.
+    pub(crate) port: usize,
+    /// The port on which it arrived.
+    pub(crate) ingress: usize,
+    pub(crate) verdict: Verdict,
+    pub(crate) frame: Vec<u8>,
+}
 
+/// A switch with its faults.
 #[derive(Debug)]
-struct Rule {
-    stack: usize,
-    /// The program's name of the connection; `None` after its end.
-    name: Option<Conn>,
-    /// The stack before the last move, and the time of that move.
-    before: Option<(usize, Time)>,
+pub(crate) struct SimulatedSwitch {
+    rules: Switch,
+    config: Config,
+    /// Until then all frames are lost.
+    down_until: Time,
+    /// Until then frames wait.
+    paused_until: Time,
+    queue: VecDeque<(usize, Vec<u8>)>,
+    /// Restarts that lost all entries.
+    pub(crate) empty_restarts: u64,
+    /// Why the switch dropped the last frame that it dropped.
+    last_drop: Option<Verdict>,
+    /// Frames of each verdict before the last restart that lost all entries.
+    counted: [u64; Verdict::ALL.len()],
 }
 
-/// Rules remain after their connections have ended, for late frames.
-#[derive(Debug)]
-pub(super) struct Switch {
-    rules: BTreeMap<Ends, Rule>,
-    ends: BTreeMap<Conn, Ends>,
-    stacks: usize,
-    /// Whether a hash of the peer spreads new connections over all stacks; otherwise the first accepts them.
-    is_spread: bool,
-    rng: Rng,
-    /// Frames delivered to the old stack after a move.
-    pub(super) late: u64,
-}
-
-impl Switch {
-    pub(super) fn new(stacks: usize, is_spread: bool, rng: Rng) -> Switch {
-        Switch { rules: BTreeMap::new(), ends: BTreeMap::new(), stacks, is_spread, rng, late: 0 }
-    }
-
-    pub(super) fn add(&mut self, ends: Ends, stack: usize, name: Conn) {
-        self.rules.insert(ends, Rule { stack, name: Some(name), before: None });
-        self.ends.insert(name, ends);
-    }
-
-    pub(super) fn forget(&mut self, name: Conn) {
-        if let Some(rule) = self.ends.remove(&name).and_then(|ends| self.rules.get_mut(&ends)) {
-            rule.name = rule.name.filter(|latest| *latest != name);
+impl SimulatedSwitch {
+    pub(crate) fn new(now: Time, config: Config) -> SimulatedSwitch {
+        let rules = start(now, &config);
+        SimulatedSwitch {
+            rules,
+            config,
+            down_until: Time::ZERO,
+            paused_until: Time::ZERO,
+            queue: VecDeque::new(),
+            empty_restarts: 0,
+            last_drop: None,
+            counted: [0; Verdict::ALL.len()],
         }
     }
 
-    pub(super) fn redirect(&mut self, now: Time, name: Conn, stack: usize) {
-        if let Some(rule) = self.ends.get(&name).and_then(|ends| self.rules.get_mut(ends)) {
-            rule.before = Some((rule.stack, now));
-            rule.stack = stack;
+    /// Restarts without entries after an outage.
+    pub(crate) fn restart_empty(&mut self, now: Time, outage: Duration) {
+        for (counted, (_, count)) in self.counted.iter_mut().zip(self.rules.counters().iter()) {
+            *counted += count;
+        }
+        self.rules = start(now, &self.config);
+        self.empty_restarts += 1;
+        self.restart_with_state(now, outage);
+    }
+
+    /// Restarts with its entries after an outage, as a program whose maps are pinned.
+    pub(crate) fn restart_with_state(&mut self, now: Time, outage: Duration) {
+        self.down_until = self.down_until.max(now + outage);
+        self.queue.clear();
+    }
+
+    /// Forwards nothing until `until`; frames wait.
+    pub(crate) fn pause(&mut self, until: Time) {
+        self.paused_until = self.paused_until.max(until);
+    }
+
+    /// Ends outages and pauses.
+    pub(crate) fn end_faults(&mut self, now: Time) {
+        self.down_until = self.down_until.min(now);
+        self.paused_until = self.paused_until.min(now);
+    }
+
+    /// A frame arrives at a port. Returns what leaves.
+    pub(crate) fn arrive(&mut self, now: Time, ingress: usize, frame: Vec<u8>) -> Vec<Departure> {
+        if now < self.down_until {
+            return Vec::new();
+        }
+        if now < self.paused_until {
+            if self.queue.len() < QUEUE_MAX {
+                self.queue.push_back((ingress, frame));
+            }
+            return Vec::new();
+        }
+        self.forward(now, ingress, frame)
+    }
+
+    /// The next frame that has waited for the end of a pause.
+    pub(crate) fn take_waiting(&mut self, now: Time) -> Option<Vec<Departure>> {
+        if now < self.paused_until {
+            return None;
+        }
+        let (ingress, frame) = self.queue.pop_front()?;
+        Some(self.arrive(now, ingress, frame))
+    }
+
+    fn forward(&mut self, now: Time, ingress: usize, mut frame: Vec<u8>) -> Vec<Departure> {
+        let decision = self.rules.handle_frame(now, port_id(ingress), &mut frame);
+        let verdict = decision.verdict;
+        let departure =
+            |port: PortId, frame| Departure { port: usize::from(port.number()), ingress, verdict, frame };
+        match decision.action {
+            Action::Pass | Action::Drop => {
+                self.last_drop = Some(verdict);
+                Vec::new()
+            }
+            Action::To(port) => vec![departure(port, frame)],
+            Action::Answer => vec![departure(port_id(ingress), frame)],
+            Action::Flood => {
+                let ports =
+                    self.config.ports.iter().map(|port| port.id).filter(|port| *port != port_id(ingress));
+                ports.map(|port| departure(port, frame.clone())).collect()
+            }
         }
     }
 
-    pub(super) fn name(&self, ends: &Ends) -> Option<Conn> {
-        self.rules.get(ends).and_then(|rule| rule.name)
+    /// A flow's entry.
+    pub(crate) fn flow(&self, flow: &Flow) -> Option<FlowView> {
+        let flows = self.rules.flows();
+        flows.into_iter().find(|view| view.client == flow.client() && view.service == flow.service())
     }
 
-    pub(super) fn targets(&mut self, now: Time, frame: &[u8]) -> Vec<usize> {
-        let is_arp = frame.get(12..14) == Some(&ethernet::KIND_ARP.to_be_bytes()[..]);
-        if is_arp {
-            let is_request = frame.get(20..22) == Some(&[0, 1][..]);
-            // Only one of the stacks that share an address may answer.
-            return if is_request && self.is_spread { vec![0] } else { (0..self.stacks).collect() };
-        }
-        let Some((source, target)) = ends_of(frame) else { return vec![0] };
-        let Some(rule) = self.rules.get(&(target, source)) else {
-            return vec![if self.is_spread { self.initial_stack(source) } else { 0 }];
-        };
-        let old = rule.before.filter(|(_, at)| now.since(*at) < LATE_FRAMES_FOR).map(|(old, _)| old);
-        if let Some(old) = old.filter(|_| self.rng.chance(1, LATE_ONE_IN)) {
-            self.late += 1;
-            return vec![old];
-        }
-        vec![rule.stack]
+    /// Why the switch has dropped a frame since the last call.
+    pub(crate) fn take_drop(&mut self) -> Option<Verdict> {
+        self.last_drop.take()
     }
 
-    fn initial_stack(&self, peer: SocketAddr) -> usize {
-        let mut hasher = DefaultHasher::new();
-        peer.hash(&mut hasher);
-        (mix(hasher.finish()) % self.stacks as u64) as usize // fits: a few stacks
+    /// Frames with this verdict.
+    pub(crate) fn count(&self, verdict: Verdict) -> u64 {
+        self.counted[verdict as usize] + self.rules.counters().of(verdict)
     }
 }
 
-/// Source and target of a TCP segment; the frame may be damaged.
-pub(super) fn ends_of(frame: &[u8]) -> Option<Ends> {
-    const IP: usize = ethernet::HEADER_BYTES;
-    const TCP: usize = IP + ipv4::HEADER_BYTES;
-    let is_tcp = frame.len() >= TCP + 4
-        && frame[12..14] == ethernet::KIND_IPV4.to_be_bytes()
-        && frame[IP + 9] == ipv4::PROTOCOL_TCP;
-    let end = |at: usize, port: usize| {
-        let ip = Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
-        SocketAddr::from((ip, u16::from_be_bytes([frame[port], frame[port + 1]])))
-    };
-    is_tcp.then(|| (end(IP + 12, TCP), end(IP + 16, TCP + 2)))
-}
-
-/// Sets the target MAC address of an IPv4 frame.
-pub(super) fn set_target_mac(frame: &mut [u8], mac: Mac) {
-    let is_ip = frame.get(12..14) == Some(&ethernet::KIND_IPV4.to_be_bytes()[..]);
-    if let Some(target) = frame.first_chunk_mut::<6>().filter(|_| is_ip) {
-        *target = mac.0;
-    }
+/// # Panics
+/// If the configuration is invalid; a test of `cabling` checks all.
+fn start(now: Time, config: &Config) -> Switch {
+    Switch::new(config.clone(), WORLD_STARTED_NS + now.as_nanos()).expect("the plan's configuration is valid")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use spillway_wire::packet::tcp;
+
     use super::*;
-    use crate::tcp::frames::{Ends as FrameEnds, segment};
+    use crate::tcp::cabling::Cabling;
+    use crate::tcp::frames::{Ends, segment};
 
-    const PEER: &str = "10.0.0.2:40000";
-    const OURS: &str = "10.0.0.1:80";
+    fn switch() -> SimulatedSwitch {
+        let cabling = Cabling::new(2, 2, false, false);
+        SimulatedSwitch::new(Time(1), cabling.config(4, Duration::from_secs(1)))
+    }
 
+    /// From the first server of host 0, at port 0, to that of host 1, at port 2.
     fn frame() -> Vec<u8> {
-        let ends = FrameEnds::between(PEER.parse().unwrap(), OURS.parse().unwrap());
-        segment(ends, spillway_wire::packet::tcp::Header::default(), &[])
+        let end = |text: &str| text.parse::<SocketAddr>().unwrap();
+        segment(Ends::between(end("10.0.0.1:40000"), end("10.0.0.2:80")), tcp::Header::default(), &[])
     }
 
     #[test]
-    fn after_a_move_most_frames_reach_the_new_stack_and_some_the_old_one() {
-        let mut switch = Switch::new(3, false, Rng::new(1));
-        assert_eq!(
-            switch.targets(Time(1), &frame()),
-            [0],
-            "without a rule the first stack receives the frame"
-        );
-        let name = Conn { slot: 7, generation: 0 };
-        let ends = (OURS.parse().unwrap(), PEER.parse().unwrap());
-        switch.add(ends, 0, name);
-        switch.redirect(Time(1), name, 2);
-        assert_eq!(switch.name(&ends), Some(name));
-        let targets: Vec<_> = (0..1000).flat_map(|_| switch.targets(Time(2), &frame())).collect();
-        let late = targets.iter().filter(|target| **target == 0).count();
-        assert!((5..50).contains(&late) && targets.iter().all(|target| [0, 2].contains(target)), "{late}");
-        let later = Time::ZERO + 2 * LATE_FRAMES_FOR;
-        assert!((0..100).all(|_| switch.targets(later, &frame()) == [2]));
-        switch.forget(name);
-        assert_eq!(
-            (switch.name(&ends), switch.targets(later, &frame())),
-            (None, vec![2]),
-            "late frames should reach the connection's last stack"
-        );
+    fn frames_are_forwarded_to_the_port_of_their_station() {
+        let mut switch = switch();
+        let departures = switch.arrive(Time(2), 0, frame());
+        let expected = Departure { port: 2, ingress: 0, verdict: Verdict::Switched, frame: frame() };
+        assert_eq!(departures, [expected]);
+        let mut broadcast = frame();
+        broadcast[..6].fill(0xff);
+        let ports: Vec<_> =
+            switch.arrive(Time(2), 0, broadcast).iter().map(|departure| departure.port).collect();
+        assert_eq!(ports, [1, 2, 3]);
     }
 
     #[test]
-    fn frames_of_a_new_connection_to_a_shared_address_always_reach_the_same_stack() {
-        let mut switch = Switch::new(3, true, Rng::new(1));
-        let target = switch.targets(Time(1), &frame());
-        assert!(
-            (0..10).all(|_| switch.targets(Time(1), &frame()) == target),
-            "all frames of a connection should reach the same stack"
-        );
-        let mut arp = frame();
-        arp[12..14].copy_from_slice(&[8, 6]);
-        arp[20..22].copy_from_slice(&[0, 1]);
-        assert_eq!(switch.targets(Time(1), &arp), [0], "only one stack should receive an ARP request");
-        arp[21] = 2;
-        assert_eq!(switch.targets(Time(1), &arp), [0, 1, 2], "all stacks should receive an ARP reply");
+    fn frames_wait_during_a_pause_and_are_lost_during_an_outage() {
+        let mut switch = switch();
+        switch.pause(Time(100));
+        assert!((0..QUEUE_MAX + 5).all(|_| switch.arrive(Time(50), 0, frame()).is_empty()));
+        assert!(switch.take_waiting(Time(99)).is_none());
+        let passed =
+            std::iter::from_fn(|| switch.take_waiting(Time(100))).filter(|all| all.len() == 1).count();
+        assert_eq!(passed, QUEUE_MAX);
+        switch.restart_with_state(Time(100), Duration::from_nanos(50));
+        assert!(switch.arrive(Time(149), 0, frame()).is_empty());
+        assert_eq!(switch.arrive(Time(150), 0, frame()).len(), 1);
+    }
+
+    #[test]
+    fn a_restart_that_loses_all_entries_begins_a_later_epoch_and_keeps_the_counters() {
+        let mut switch = switch();
+        let epoch = switch.rules.epoch();
+        switch.arrive(Time(2), 0, frame());
+        switch.restart_empty(Time(3), Duration::ZERO);
+        switch.arrive(Time(4), 0, frame());
+        assert!(switch.rules.epoch() > epoch);
+        assert_eq!((switch.empty_restarts, switch.count(Verdict::Switched)), (1, 2));
     }
 }

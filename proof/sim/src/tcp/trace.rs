@@ -4,21 +4,26 @@ use std::collections::VecDeque;
 
 use spillway_tcp::Dropping;
 use spillway_transport::Time;
+use spillway_wire::switch::{MessageError, View};
 
+use super::frames::datagram_in;
 use super::path::Arrival;
 use super::sniffer::sniff;
 
 /// A frame as a line of a packet trace, with its loss, delays and damage.
-pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> String {
+pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[Arrival]) -> String {
     let us = |at: Time| at.as_nanos() as f64 / 1e3;
-    let outcome = arrivals.iter().map(|(_, arrival)| {
+    let outcome = arrivals.iter().map(|arrival| {
         let damage = if arrival.is_corrupt { " damaged" } else { "" };
         let copy = if arrival.frame == frame || arrival.is_corrupt { "" } else { " replayed" };
         format!("{:+.1}us{copy}{damage}", us(arrival.at) - us(now))
     });
     let outcome =
         if arrivals.is_empty() { "lost".to_owned() } else { outcome.collect::<Vec<_>>().join(", ") };
-    let Ok(Some(seen)) = sniff(frame) else { return format!("{:14.1} other  [{outcome}]", us(now)) };
+    let Ok(Some(seen)) = sniff(frame) else {
+        let what = control_message(frame).unwrap_or_else(|| "other".to_owned());
+        return format!("{:14.1} {what}  [{outcome}]", us(now));
+    };
     let header = &seen.header;
     let sack = match header.options.sack.as_slice() {
         [] => String::new(),
@@ -37,6 +42,24 @@ pub(crate) fn line(now: Time, frame: &[u8], arrivals: &[(usize, Arrival)]) -> St
         header.ack,
         header.window
     )
+}
+
+/// A control message of the switch in words.
+fn control_message(frame: &[u8]) -> Option<String> {
+    let (_, payload) = datagram_in(frame)?;
+    let view = View::of(payload).ok()?;
+    let text = |kind: Result<String, _>| kind.unwrap_or_else(|error: MessageError| error.to_string());
+    let kind = text(view.kind().map(|kind| kind.to_string()));
+    let status = text(view.status().map(|status| status.to_string()));
+    let state = text(view.state().map(|state| state.to_string()));
+    Some(format!(
+        "{kind} {} of server {} for {} at {}: {status}, {state}, generation {}",
+        view.sequence(),
+        view.sender(),
+        view.client(),
+        view.service(),
+        view.generation()
+    ))
 }
 
 #[derive(Clone, Copy, Debug)]

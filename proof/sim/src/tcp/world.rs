@@ -1,30 +1,37 @@
 //! The world of user-level stacks: hosts on one network, and the events between them in order of time.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillway_transport::Time;
-use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_rules::Verdict;
+use spillway_transport::{Conn, Time};
 use spillway_wire::packet::tcp::Flags;
+use spillway_wire::switch::{Flow, ServerId};
 
-use super::frames::address_of;
+use super::cabling::Cable;
+use super::fabric::{Fabric, Leg};
+use super::frames::{address_of, datagram, ends_of, with_source};
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::Moves;
+use super::owner::{self, Cause, ends_of_flow};
 use super::path::{Arrival, Path};
 use super::plan::{GATED_PORT, PORT, Plan};
 use super::planted_fault::{FaultyProgram, PlantedFault};
 use super::program::{Addresses, Program};
-use super::rack::Rack;
+use super::rack::{Rack, Sent};
 use super::rogue::Rogue;
 use super::sniffer::{Sniffer, sniff};
-use super::switch::ends_of;
+use super::switch::Departure;
 use super::trace::{Drop, LastDrops, line};
+use super::witness::Witness;
 use crate::agenda::Agenda;
 use crate::clock::Clock;
 use crate::oracle::{Oracle, SharedOracle};
+use crate::pattern::Token;
 use crate::phases::PhasedWorld;
 use crate::rng::{Rng, mix};
 
@@ -33,35 +40,62 @@ const FAULT_AFTER_MAX: u64 = 200;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
 
-const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// Time to recover after a fault that blocks connections, in multiples of the fault's duration.
 const QUIET_FACTOR: u32 = 4;
 
-enum WorldEvent {
-    Arrive { to: usize, frame: Vec<u8>, is_damaged: bool },
+pub(super) enum WorldEvent {
+    /// A frame arrives at a port of the switch.
+    AtSwitch {
+        port: usize,
+        frame: Vec<u8>,
+    },
+    /// A frame arrives at the server, or the rogue host, behind a port.
+    Arrive {
+        port: usize,
+        frame: Vec<u8>,
+        is_damaged: bool,
+    },
+    /// A message of another server arrives.
+    Transfer {
+        to: Cable,
+        from: ServerId,
+        bytes: Vec<u8>,
+    },
     Turn(usize),
     Wake(usize, Time),
     Fault,
-    PathRestored(usize, usize),
+    PathRestored(Leg),
+    ServerContinues(Cable),
+    SwitchContinues,
     Rogue,
 }
 
+/// Connections lost by design of the switch's protocol, by reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lost {
+    pub(crate) by_silence: u64,
+    pub(crate) by_restart: u64,
+    pub(crate) in_doubt: u64,
+}
+
 pub(crate) struct World {
-    now: Time,
-    rng: Rng,
-    agenda: Agenda<WorldEvent>,
-    plan: Plan,
-    hosts: Vec<Host>,
-    /// The rogue host; its index follows those of the other hosts.
+    pub(super) now: Time,
+    pub(super) rng: Rng,
+    pub(super) agenda: Agenda<WorldEvent>,
+    pub(super) plan: Plan,
+    pub(super) hosts: Vec<Host>,
+    /// The rogue host, at the switch's last port.
     rogue: Option<Rogue>,
-    /// The path between each two hosts, by `source * nodes() + target`.
-    paths: Vec<Path>,
+    pub(super) fabric: Fabric,
     sniffer: Sniffer,
+    witness: Witness,
     pub(crate) oracle: SharedOracle,
     slot: Vec<u8>,
     in_calm_phase: bool,
     pub(crate) hash: u64,
     pub(crate) packets: u64,
+    /// Control messages that servers sent.
+    pub(crate) control_messages: u64,
     pub(crate) faults: u64,
     pub(crate) rogue_frames: u64,
     pub(crate) last_drops: LastDrops,
@@ -75,14 +109,21 @@ impl World {
     pub(crate) fn new(seed: u64, planted: Option<PlantedFault>) -> World {
         let mut rng = Rng::new(seed);
         let plan = Plan::draw(&mut rng, planted);
-        let oracle: SharedOracle = Rc::new(RefCell::new(Oracle::new(!plan.may_break)));
+        let mut oracle = Oracle::new(!plan.may_break);
+        // Whether a connection was lost by design is known later than that it broke.
+        oracle.judges_late = plan.switch.servers_per_host > 1;
+        let oracle: SharedOracle = Rc::new(RefCell::new(oracle));
         let gates = SharedGates::default();
+        let now = Time(1);
+        let mut fabric_rng = rng.fork();
         let mut world = World {
-            now: Time(1),
+            now,
+            fabric: Fabric::draw(now, &plan, &mut fabric_rng),
+            witness: Witness::default(),
+            control_messages: 0,
             agenda: Agenda::default(),
             hosts: Vec::new(),
             rogue: None,
-            paths: Vec::new(),
             sniffer: Sniffer::new(gates.clone(), GATED_PORT).with_cookies(plan.is_crowded),
             oracle: oracle.clone(),
             slot: Vec::new(),
@@ -97,10 +138,6 @@ impl World {
             rng: rng.fork(),
             plan,
         };
-        for _ in 0..world.nodes() * world.nodes() {
-            let conditions = world.plan.conditions_max.draw_path(&mut rng);
-            world.paths.push(Path::new(conditions, rng.fork()));
-        }
         let planted_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
             let records = (oracle.clone(), gates.clone());
@@ -111,8 +148,11 @@ impl World {
             let clock = if world.plan.clocks_differ { Clock::draw(&mut rng) } else { Clock::TRUE };
             let settings = world.plan.stacks(&mut rng, host);
             let moves_until_fault = rng.range(1, FAULT_AFTER_MAX) as u32; // fits: few
-            let moves = Moves::new(world.plan.moves, rng.fork(), planted, moves_until_fault);
-            let rack = Rack::new(clock.read(world.now), settings, moves, rng.fork());
+            let planted = (planted, moves_until_fault);
+            let moves = Moves::new(world.plan.moves, rng.fork(), planted, world.plan.switch.imports_max);
+            let services = world.fabric.cabling.services(host);
+            let agents = world.agents(host, &settings);
+            let rack = Rack::new(clock.read(world.now), settings, agents, (moves, services), rng.fork());
             world.hosts.push(Host::new(rack, program, clock, world.plan.receive_queue_max));
             world.turn_after(host, 0);
         }
@@ -127,17 +167,32 @@ impl World {
         world
     }
 
-    /// Number of hosts, the rogue included.
-    fn nodes(&self) -> usize {
-        self.plan.hosts + usize::from(self.plan.rogue.is_some())
+    /// Settings for the agents of a host's servers.
+    fn agents(&self, host: usize, stacks: &[spillway_tcp::Settings]) -> Vec<owner::Settings> {
+        let (plan, cabling) = (&self.plan.switch, &self.fabric.cabling);
+        if plan.servers_per_host == 1 {
+            return Vec::new();
+        }
+        let of_server = |(server, stack): (usize, &spillway_tcp::Settings)| {
+            let cable = Cable { host, server };
+            let places = cabling.services(host).into_iter().zip(cabling.places(cable));
+            owner::Settings {
+                id: cabling.server_id(cable),
+                key: cabling.key(cable),
+                mac: cabling.address(cable).1,
+                original: cabling.server_id(Cable { host, server: 0 }),
+                heartbeat: plan.heartbeat,
+                owner_timeout: plan.owner_timeout,
+                times: plan.times,
+                places: places.map(|(service, place)| (service.into(), place.into())).collect(),
+                peers: cabling.peers(host),
+                time_wait: stack.time_wait,
+            }
+        };
+        stacks.iter().enumerate().map(of_server).collect()
     }
 
-    fn path(&mut self, source: usize, target: usize) -> &mut Path {
-        let nodes = self.nodes();
-        &mut self.paths[source * nodes + target]
-    }
-
-    fn turn_after(&mut self, host: usize, delay_ns: u64) {
+    pub(super) fn turn_after(&mut self, host: usize, delay_ns: u64) {
         if !std::mem::replace(&mut self.hosts[host].turn_due, true) {
             let at = self.now + Duration::from_nanos(delay_ns);
             self.agenda.add(at.max(self.hosts[host].paused_until), WorldEvent::Turn(host));
@@ -145,7 +200,7 @@ impl World {
     }
 
     /// Queues a wake-up for the host's next timer, unless an earlier one is queued.
-    fn queue_wake_up(&mut self, host: usize) {
+    pub(super) fn queue_wake_up(&mut self, host: usize) {
         let Some(at) = self.hosts[host].next_turn_at() else { return };
         let at = at.max(self.now);
         if self.hosts[host].armed.is_none_or(|armed| at < armed) {
@@ -155,12 +210,31 @@ impl World {
     }
 
     fn turn(&mut self, host: usize) {
-        let mut frames = Vec::new();
+        let (mut frames, mut controls, mut transfers) = (Vec::new(), Vec::new(), Vec::new());
         self.hosts[host].turn_due = false;
-        self.hosts[host].turn(self.now, &mut self.slot, |frame| frames.push(frame.to_vec()));
+        self.hosts[host].turn(self.now, &mut self.slot, |server, sent| match sent {
+            Sent::Frame(frame) => frames.push((server, frame.to_vec())),
+            Sent::Control(payload) => controls.push((server, payload)),
+            Sent::Transfer { to, bytes } => transfers.push((server, to, bytes)),
+        });
+        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.imports) {
+            let server = self.fabric.cabling.server_id(Cable { host, server });
+            self.witness.record_import(flow, server);
+        }
         self.trace_drops(host);
-        for frame in &frames {
-            self.send(host, frame);
+        for (server, payload) in controls {
+            let cable = Cable { host, server };
+            self.control_messages += 1;
+            self.send_up(
+                self.fabric.cabling.port_of(cable),
+                &datagram(self.fabric.cabling.control_ends(cable), &payload[..]),
+            );
+        }
+        for (server, to, bytes) in transfers {
+            self.send_transfer(Cable { host, server }, to, &bytes);
+        }
+        for (server, frame) in &frames {
+            self.send(Cable { host, server: *server }, frame);
         }
         if let Some(what) = self.hosts[host].exceeded_bound() {
             self.oracle.borrow_mut().violation(what);
@@ -170,6 +244,16 @@ impl World {
         }
         self.connections_max = self.connections_max.max(self.hosts[host].rack.connections());
         self.queue_wake_up(host);
+    }
+
+    fn send_transfer(&mut self, from: Cable, to: ServerId, bytes: &[u8]) {
+        let cabling = &self.fabric.cabling;
+        let Some(target) = cabling.cable_of(to) else { return };
+        let (leg, from) =
+            (Leg::Between(cabling.port_of(from), cabling.port_of(target)), cabling.server_id(from));
+        for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, bytes) {
+            self.agenda.add(at, WorldEvent::Transfer { to: target, from, bytes: frame });
+        }
     }
 
     fn trace_drops(&mut self, host: usize) {
@@ -182,18 +266,46 @@ impl World {
         }
     }
 
-    fn send(&mut self, source: usize, frame: &[u8]) {
+    fn send(&mut self, source: Cable, frame: &[u8]) {
         self.packets += 1;
+        // As the client receives it.
+        let place = ends_of(frame).and_then(|(place, _)| self.fabric.cabling.service_of(source, place));
+        let rewritten = place.map(|service| with_source(frame, service));
+        let seen = rewritten.as_deref().unwrap_or(frame);
         let verdict = if self.is_to_unknown_host(frame) {
-            sniff(frame).map(|_| ())
+            sniff(seen).map(|_| ())
         } else {
-            self.sniffer.observe(frame, true)
+            self.sniffer.observe(seen, true)
         };
-        if let Err(why) = verdict {
+        let is_single = self.check_sender(source, seen);
+        for why in [verdict, is_single].into_iter().filter_map(Result::err) {
             self.oracle.borrow_mut().violation(why);
         }
-        self.send_over_paths(source, frame);
-        self.forge(source, frame);
+        self.send_up(self.fabric.cabling.port_of(source), frame);
+        self.forge(source, seen);
+    }
+
+    /// Checks that no other server transmits for the flow of a frame, as the client receives it.
+    fn check_sender(&mut self, source: Cable, frame: &[u8]) -> Result<(), String> {
+        let cabling = &self.fabric.cabling;
+        let Some((service, client)) =
+            ends_of(frame).filter(|(from, _)| cabling.services(source.host).contains(from))
+        else {
+            return Ok(());
+        };
+        let (Ok(Some(seen)), Ok(flow)) = (sniff(frame), Flow::new(client.into(), service.into())) else {
+            return Ok(());
+        };
+        let original = cabling.server_id(Cable { server: 0, ..source });
+        let server = cabling.server_id(source);
+        if self.plan.switch.servers_per_host == 1 || seen.header.flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        if seen.header.flags.contains(Flags::SYN) {
+            self.witness.record_import(flow, server);
+        }
+        let entry = if server == original { None } else { self.fabric.switch.flow(&flow) };
+        self.witness.check_sent(&flow, server, original, entry.as_ref())
     }
 
     fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
@@ -201,43 +313,64 @@ impl World {
         self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
     }
 
-    /// Sends a frame over the paths to all hosts that have the frame's target address.
-    fn send_over_paths(&mut self, source: usize, frame: &[u8]) {
+    /// Sends a frame to the switch.
+    fn send_up(&mut self, port: usize, frame: &[u8]) {
         let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
         });
         self.hash = mix(self.hash ^ digest ^ self.now.as_nanos());
-        let Ok((header, _)) = ethernet::Header::parse(frame) else { return };
-        let mut arrivals = Vec::new();
-        for target in 0..self.nodes() {
-            let has_target = match self.hosts.get(target) {
-                Some(host) => host.rack.has(header.target),
-                None => self.rogue.as_ref().is_some_and(|rogue| rogue.has(header.target)),
-            };
-            if (has_target || header.target == Mac::BROADCAST) && target != source {
-                let now = self.now;
-                self.path(source, target).send(now, frame, |arrival| arrivals.push((target, arrival)));
+        let arrivals = self.fabric.send(self.now, Leg::Up(port), frame);
+        self.trace_frame(format_args!("port {port} to switch"), frame, &arrivals);
+        for Arrival { at, frame, .. } in arrivals {
+            self.agenda.add(at, WorldEvent::AtSwitch { port, frame });
+        }
+    }
+
+    /// Sends what leaves the switch to the servers.
+    fn send_down(&mut self, departures: Vec<Departure>) {
+        for departure in departures {
+            if let Err(why) = self.check_passed(&departure) {
+                self.oracle.borrow_mut().violation(why);
+            }
+            let Departure { port, verdict, frame, .. } = departure;
+            let arrivals = self.fabric.send(self.now, Leg::Down(port), &frame);
+            self.trace_frame(format_args!("switch to port {port} ({})", verdict.name()), &frame, &arrivals);
+            for Arrival { at, frame, is_corrupt } in arrivals {
+                self.agenda.add(at, WorldEvent::Arrive { port, frame, is_damaged: is_corrupt });
             }
         }
+    }
+
+    /// Checks that only one server of a flow is heard in each generation.
+    fn check_passed(&mut self, departure: &Departure) -> Result<(), String> {
+        let ends = ends_of(&departure.frame).filter(|_| departure.verdict == Verdict::FromOwner);
+        let Some((service, client)) = ends else { return Ok(()) };
+        let (Ok(flow), Some(cable)) =
+            (Flow::new(client.into(), service.into()), self.fabric.cabling.at(departure.ingress))
+        else {
+            return Ok(());
+        };
+        let Some(entry) = self.fabric.switch.flow(&flow) else { return Ok(()) };
+        self.witness.check_passed(flow, self.fabric.cabling.server_id(cable), entry.generation)
+    }
+
+    fn trace_frame(&mut self, leg: std::fmt::Arguments<'_>, frame: &[u8], arrivals: &[Arrival]) {
         if let Some(trace) = &mut self.trace {
-            trace(line(self.now, frame, &arrivals));
-        }
-        for (to, Arrival { at, frame, is_corrupt }) in arrivals {
-            self.agenda.add(at, WorldEvent::Arrive { to, frame, is_damaged: is_corrupt });
+            trace(format!("{} {leg}", line(self.now, frame, arrivals)));
         }
     }
 
     fn send_rogue_frames(&mut self, frames: &[Vec<u8>]) {
         for frame in frames {
             self.rogue_frames += 1;
-            self.send_over_paths(self.plan.hosts, frame);
+            self.send_up(self.fabric.cabling.rogue_port(), frame);
         }
     }
 
     /// May forge an answer to a frame, which arrives before the peer's answer.
-    fn forge(&mut self, victim: usize, frame: &[u8]) {
+    fn forge(&mut self, victim: Cable, frame: &[u8]) {
         let Some(rogue) = &mut self.rogue else { return };
         if !rogue.is_forgery_due() {
             return;
@@ -248,20 +381,57 @@ impl World {
             return;
         }
         let Some(forged) = rogue.forge(seen.target, seen.source, them, us) else { return };
+        let departures =
+            self.fabric.switch.arrive(self.now, self.fabric.cabling.rogue_port(), forged.clone());
+        let Some(departure) = departures.into_iter().next() else { return };
+        // A target would keep the segment until its numbers may be right by chance.
+        if departure.verdict == Verdict::ToTarget {
+            return;
+        }
         self.sniffer.record_forged(&forged);
         self.rogue_frames += 1;
-        if let Some(trace) = &mut self.trace {
-            trace(format!("{} forged", line(self.now, &forged, &[])));
+        self.trace_frame(format_args!("forged, to port {}", departure.port), &forged, &[]);
+        debug_assert!(victim.host < self.plan.hosts, "a host has sent the frame");
+        if let Some(cable) = self.fabric.cabling.at(departure.port) {
+            self.hosts[cable.host].arrive(cable.server, departure.frame, false);
+            self.turn_after(cable.host, 0);
         }
-        self.hosts[victim].arrive(forged, false);
-        self.turn_after(victim, 0);
     }
 
     fn handle(&mut self, event: WorldEvent) {
         match event {
-            WorldEvent::Arrive { to, frame, .. } if to == self.plan.hosts => {
-                let frames = self.rogue.as_mut().map_or(Vec::new(), |rogue| rogue.handle_frame(&frame));
-                self.send_rogue_frames(&frames);
+            WorldEvent::AtSwitch { port, frame } => {
+                let text = self.trace.is_some().then(|| line(self.now, &frame, &[]));
+                let departures = self.fabric.switch.arrive(self.now, port, frame);
+                if let (Some(verdict), Some(text), Some(trace)) =
+                    (self.fabric.switch.take_drop(), text, &mut self.trace)
+                {
+                    trace(format!("{text} at switch ({})", verdict.name()));
+                }
+                self.send_down(departures);
+            }
+            WorldEvent::SwitchContinues => {
+                while let Some(departures) = self.fabric.switch.take_waiting(self.now) {
+                    self.send_down(departures);
+                }
+            }
+            WorldEvent::ServerContinues(cable) => {
+                self.hosts[cable.host].rack.set_paused(cable.server, false);
+                self.turn_after(cable.host, 0);
+            }
+            WorldEvent::Transfer { to, from, bytes } => {
+                self.hosts[to.host].rack.arrive_message(to.server, from, bytes);
+                let delay = self.rng.range(0, self.plan.turn_delay_ns);
+                self.turn_after(to.host, delay);
+            }
+            WorldEvent::Arrive { port, frame, is_damaged } => {
+                let Some(cable) = self.fabric.cabling.at(port) else {
+                    let frames = self.rogue.as_mut().map_or(Vec::new(), |rogue| rogue.handle_frame(&frame));
+                    return self.send_rogue_frames(&frames);
+                };
+                self.hosts[cable.host].arrive(cable.server, frame, is_damaged);
+                let delay = self.rng.range(0, self.plan.turn_delay_ns);
+                self.turn_after(cable.host, delay);
             }
             WorldEvent::Rogue => {
                 let now = self.now;
@@ -271,11 +441,6 @@ impl World {
                     self.agenda.add(at, WorldEvent::Rogue);
                 }
                 self.send_rogue_frames(&frames);
-            }
-            WorldEvent::Arrive { to, frame, is_damaged } => {
-                self.hosts[to].arrive(frame, is_damaged);
-                let delay = self.rng.range(0, self.plan.turn_delay_ns);
-                self.turn_after(to, delay);
             }
             WorldEvent::Turn(host) => self.turn(host),
             WorldEvent::Wake(host, at) => {
@@ -291,7 +456,11 @@ impl World {
                     self.next_fault(duration * QUIET_FACTOR);
                 }
             }
-            WorldEvent::PathRestored(source, target) => self.path(source, target).is_cut = false,
+            WorldEvent::PathRestored(leg) => {
+                if let Some(path) = self.fabric.path(leg) {
+                    path.is_cut = false;
+                }
+            }
         }
     }
 
@@ -301,48 +470,8 @@ impl World {
         self.agenda.add(at, WorldEvent::Fault);
     }
 
-    /// Cuts a path, pauses a host, or changes a path or a clock. Returns for how long the fault blocks connections.
-    fn inject_fault(&mut self) -> Duration {
-        self.faults += 1;
-        let hosts = self.plan.hosts as u64;
-        let (host, other) = (self.rng.below(hosts) as usize, self.rng.below(hosts) as usize); // fits: indices of hosts
-        let duration = Duration::from_nanos(self.rng.log_uniform(100_000, self.plan.silence_ns_max));
-        match self.rng.below(4) {
-            0 => {
-                self.cut(host, other, duration);
-                if self.rng.chance(1, 2) {
-                    self.cut(other, host, duration);
-                }
-                return duration;
-            }
-            1 => {
-                let duration = duration.min(PAUSE_MAX);
-                self.hosts[host].paused_until = self.now + duration;
-                return duration;
-            }
-            2 => {
-                let conditions = self.plan.conditions_max.draw_path(&mut self.rng);
-                self.path(host, other).conditions = conditions;
-            }
-            _ => {
-                if self.plan.clocks_differ {
-                    self.hosts[host].clock.drift(&mut self.rng, self.now);
-                    self.hosts[host].armed = None;
-                    self.queue_wake_up(host);
-                }
-            }
-        }
-        Duration::ZERO
-    }
-
-    fn cut(&mut self, source: usize, target: usize, duration: Duration) {
-        let path = self.path(source, target);
-        if !std::mem::replace(&mut path.is_cut, true) {
-            self.agenda.add(self.now + duration, WorldEvent::PathRestored(source, target));
-        }
-    }
-
     pub(crate) fn finish(&mut self) {
+        self.judge();
         self.oracle.borrow_mut().all_ended();
         let leftovers = self.leftovers();
         let checks = self.hosts.iter().filter_map(|host| host.check(self.rogue.is_some()).err());
@@ -351,12 +480,61 @@ impl World {
         }
     }
 
+    /// Judges the broken connections: those that were lost by design of the switch's protocol are excused.
+    fn judge(&mut self) {
+        let lost: BTreeSet<Flow> =
+            self.hosts.iter().flat_map(|host| host.rack.lost.iter().map(|(flow, _)| *flow)).collect();
+        let mut tokens: BTreeSet<Token> = BTreeSet::new();
+        let mut doubtful = Vec::new();
+        for host in &self.hosts {
+            let opened = host.rack.opened.iter();
+            let excused: BTreeSet<Conn> = opened
+                .filter(|(ends, _)| lost.iter().any(|flow| ends_of_flow(flow) == **ends))
+                .map(|(_, name)| *name)
+                .collect();
+            tokens.extend(excused.iter().filter_map(|name| host.program.inner.tokens.get(name)));
+            let is_excused = |name: &Conn| {
+                excused.contains(name) || host.rack.flow_of(*name).is_some_and(|flow| lost.contains(&flow))
+            };
+            let rest = host.program.inner.doubtful.iter().filter(|(name, _)| !is_excused(name));
+            doubtful.extend(rest.map(|(_, what)| what.clone()));
+        }
+        let mut oracle = self.oracle.borrow_mut();
+        oracle.judge(&tokens);
+        doubtful.into_iter().for_each(|what| oracle.violation(what));
+        let counts = self.lost();
+        if counts.by_restart > 0 && self.fabric.switch.empty_restarts == 0 {
+            oracle.violation(format!("{counts:?}, but the switch has never lost its entries"));
+        }
+        if counts.by_silence > 0 && self.faults == 0 {
+            oracle.violation(format!("{counts:?}, but no server was paused or cut off"));
+        }
+    }
+
+    /// Segments that the switch dropped because their sender did not own the flow.
+    pub(crate) fn not_owner(&self) -> u64 {
+        self.fabric.switch.count(Verdict::DropNotOwner)
+    }
+
+    /// Connections lost by design of the switch's protocol.
+    pub(crate) fn lost(&self) -> Lost {
+        let mut counts = Lost::default();
+        for (_, cause) in self.hosts.iter().flat_map(|host| &host.rack.lost) {
+            match cause {
+                Cause::Silence => counts.by_silence += 1,
+                Cause::Restart => counts.by_restart += 1,
+                Cause::Doubt | Cause::Foreign => counts.in_doubt += 1,
+            }
+        }
+        counts
+    }
+
     pub(crate) fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    pub(crate) fn paths(&self) -> &[Path] {
-        &self.paths
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.fabric.paths()
     }
 }
 
@@ -394,7 +572,9 @@ impl PhasedWorld for World {
         self.in_calm_phase = true;
         let frames = self.rogue.as_mut().map_or(Vec::new(), Rogue::begin_calm_phase);
         self.send_rogue_frames(&frames);
-        for path in &mut self.paths {
+        self.fabric.switch.end_faults(self.now);
+        self.agenda.add(self.now, WorldEvent::SwitchContinues);
+        for path in self.fabric.paths_mut() {
             path.conditions = path.conditions.without_faults();
             path.is_cut = false;
         }
@@ -403,6 +583,9 @@ impl PhasedWorld for World {
             self.hosts[host].program.inner.begin_calm_phase(now);
             self.hosts[host].rack.moves.end();
             self.hosts[host].paused_until = self.now;
+            for server in 0..self.plan.switch.servers_per_host {
+                self.hosts[host].rack.set_paused(server, false);
+            }
             self.turn_after(host, 0);
         }
     }

@@ -26,6 +26,12 @@ pub(super) fn text(snapshot: &Snapshot) -> Vec<String> {
         }
         lines.extend(sidecar.lines());
     }
+    for switch in &snapshot.switches {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(switch.lines());
+    }
     if !snapshot.servers.is_empty() {
         if !lines.is_empty() {
             lines.push(String::new());
@@ -246,7 +252,7 @@ mod tests {
             HelperSample { socket: "/run/a".into(), status: Ok(status), rates: Some(rates) },
             HelperSample { socket: "/run/b".into(), status: Err("no answer".into()), rates: None },
         ];
-        let lines = text(&Snapshot { helpers, sidecars: Vec::new(), servers: Vec::new() });
+        let lines = text(&Snapshot { helpers, ..Snapshot::default() });
         assert!(lines.iter().all(|line| line.chars().count() <= 79), "{lines:#?}");
         let text = lines.join("\n");
         assert!(

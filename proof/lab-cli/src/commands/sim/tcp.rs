@@ -25,7 +25,7 @@ pub(crate) struct Args {
     frames: bool,
     /// Plant a fault that the checks must find: flip-byte, repeat-segment, drop-segment, early-end,
     /// hasty-acknowledgement, shrink-window, forget-credit, take-damaged; of connections that move: alter-queue,
-    /// forget-sack, forget-late, skip-byte, forget-gate; of peers that break the rules: exact-reset
+    /// forget-sack, forget-late, skip-byte, forget-gate, keep-source; of peers that break the rules: exact-reset
     #[arg(long = "plant", alias = "canary", value_name = "FAULT", value_parser = |name: &str| fault_by_name(PlantedFault::ALL, PlantedFault::name, name))]
     planted: Option<PlantedFault>,
     /// Simulate plain clients, helpers that fail, and a server instead, each on a stack; the only --plant with this
@@ -136,7 +136,7 @@ fn run_swarm(args: &Args) -> u64 {
     let Some(file) = &args.json else {
         println!(
             "{} seeds, {failed} with violations; {} packets, {} of them lost and {} damaged; {} connections, {} of them \
-             broken, {} moves; {} bytes, each checked",
+             broken, {} moves and {} in place; lost by silence {}, by restarts {}, in doubt {}; {} bytes, each checked",
             args.seeds,
             sum.packets,
             sum.lost,
@@ -144,6 +144,10 @@ fn run_swarm(args: &Args) -> u64 {
             sum.streams,
             sum.broken,
             sum.moves,
+            sum.moves_in_place,
+            sum.lost_by_silence,
+            sum.lost_by_restart,
+            sum.lost_in_doubt,
             sum.delivered_bytes
         );
         return failed;
@@ -164,6 +168,14 @@ fn run_swarm(args: &Args) -> u64 {
         "faults": sum.faults,
         "timeouts": sum.timeouts,
         "moves": sum.moves,
+        "moves_returned": sum.moves_returned,
+        "moves_in_place": sum.moves_in_place,
+        "control_messages": sum.control_messages,
+        "not_owner": sum.not_owner,
+        "reclaimed": sum.reclaimed,
+        "lost_by_silence": sum.lost_by_silence,
+        "lost_by_restart": sum.lost_by_restart,
+        "lost_in_doubt": sum.lost_in_doubt,
         "connections_max": sum.connections_max,
         "violations": violations,
     });
@@ -184,6 +196,14 @@ fn add(sum: &mut Report, report: &Report) {
     sum.faults += report.faults;
     sum.timeouts += report.timeouts;
     sum.moves += report.moves;
+    sum.moves_returned += report.moves_returned;
+    sum.moves_in_place += report.moves_in_place;
+    sum.control_messages += report.control_messages;
+    sum.not_owner += report.not_owner;
+    sum.reclaimed += report.reclaimed;
+    sum.lost_by_silence += report.lost_by_silence;
+    sum.lost_by_restart += report.lost_by_restart;
+    sum.lost_in_doubt += report.lost_in_doubt;
     sum.connections_max = sum.connections_max.max(report.connections_max);
 }
 

@@ -94,7 +94,7 @@ pub(super) struct Present {
 impl Site {
     pub fn create(setting: &Setting) -> Result<Site, Error> {
         let (placement, forwarding) = (setting.placement, setting.forwarding);
-        let options = LabOptions { bridge_core: Some(placement.bridge), forwarding };
+        let options = LabOptions { bridge_core: Some(placement.bridge), forwarding, ..LabOptions::default() };
         let lab = Lab::with_options("coexist", options)?;
         // All hosts have the offloads that AF_XDP needs: none leaves checksums to its interface.
         let on_core = |core| HostOptions { core: Some(core), tx_checksums: false, ..HostOptions::default() };

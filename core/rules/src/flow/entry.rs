@@ -1,0 +1,307 @@
+//! One flow's entry: its owner, and the move that is under way.
+
+use core::time::Duration;
+
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::switch::{self, Endpoint, FlowState, ServerId};
+
+use super::Generations;
+use crate::load::Owners;
+use crate::parse::Segment;
+
+/// Time after the owner's RST at which an entry ends: the RST may have been lost, and the client's next packet must
+/// still reach the owner.
+const AFTER_RST: Duration = Duration::from_secs(1);
+/// Time without a packet after which an entry with both FINs ends.
+const AFTER_FINS: Duration = Duration::from_secs(60);
+/// Time without a packet after which an entry ends that decides as no entry would.
+const AFTER_RETURN: Duration = Duration::from_secs(600);
+/// [`Entry::replaced`] if no message names a generation: after a hold, and when the flow has returned to its original
+/// owner.
+pub(crate) const REPLACED_NONE: u64 = u64::MAX;
+
+/// Identifies a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FlowKey {
+    pub(crate) client: Endpoint,
+    pub(crate) service: Endpoint,
+}
+
+/// Where a server has the connection of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Site {
+    pub(crate) at: Endpoint,
+    pub(crate) mac: Mac,
+    pub(crate) server: ServerId,
+    /// The server's term. In a later term it has no connections of this one.
+    pub(crate) term: u64,
+}
+
+/// What a server is to a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Relation {
+    /// The site is the server's.
+    Same,
+    /// The site was the server's in an earlier term.
+    Earlier,
+    /// The site is another server's.
+    Other,
+}
+
+impl Site {
+    /// Whether the site's server still has its flows. See [`Owners::keeps_flows`].
+    fn keeps_flow(&self, owners: &mut Owners, now: Time) -> bool {
+        owners.keeps_flows(self.server, self.term, now)
+    }
+
+    fn relation_to(&self, server: ServerId, is_same_term: bool) -> Relation {
+        match (self.server == server, is_same_term) {
+            (false, _) => Relation::Other,
+            (true, false) => Relation::Earlier,
+            (true, true) => Relation::Same,
+        }
+    }
+
+    /// The site as control messages state it.
+    pub(crate) fn in_message(&self) -> Option<switch::Site> {
+        switch::Site::new(self.at, self.mac)
+    }
+}
+
+/// A move to another server that is not confirmed yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) target: Site,
+    /// When the move ends by itself.
+    pub(crate) deadline: Time,
+}
+
+/// How far a move is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// No move is under way.
+    Owned,
+    /// A target was asked; packets still go to the owner.
+    Asked(Move),
+    /// Packets go to the target, which buffers them.
+    Held(Move),
+}
+
+/// The client's FIN. Anybody can forge one, so it counts only when the owner has acknowledged it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientFin {
+    None,
+    /// A packet of the client had a FIN; the acknowledgement number that covers it.
+    Claimed(u32),
+    Acknowledged,
+}
+
+/// The entry of a flow. Its owner stays the source of a move until the target owns the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    stage: Stage,
+    generation: u64,
+    /// The generation that the last change has replaced, by which the message that made the change is recognized when it
+    /// is repeated, because its answer was lost.
+    replaced: u64,
+    owner: Site,
+    original: Site,
+    last_packet: Time,
+    client_fin: ClientFin,
+    has_owner_fin: bool,
+    owner_rst: Option<Time>,
+}
+
+impl Entry {
+    /// The entry of a flow whose original owner begins a move.
+    pub(crate) fn asked(original: Site, intent: Move, generation: u64, now: Time) -> Entry {
+        Entry {
+            stage: Stage::Asked(intent),
+            generation,
+            replaced: 0,
+            owner: original,
+            original,
+            last_packet: now,
+            client_fin: ClientFin::None,
+            has_owner_fin: false,
+            owner_rst: None,
+        }
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// The state as control messages state it.
+    pub(crate) fn state(&self) -> FlowState {
+        match self.stage {
+            Stage::Owned => FlowState::Owned,
+            Stage::Asked(_) => FlowState::Asked,
+            Stage::Held(_) => FlowState::Held,
+        }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The generation that *prepare* has replaced, if the flow is asked for or held; if it is owned, the generation with
+    /// which the last move has ended in the owner's favour. See [`REPLACED_NONE`].
+    pub(crate) fn replaced(&self) -> u64 {
+        self.replaced
+    }
+
+    pub(crate) fn owner(&self) -> &Site {
+        &self.owner
+    }
+
+    pub(crate) fn original(&self) -> &Site {
+        &self.original
+    }
+
+    /// The target of a move that is under way.
+    pub(crate) fn target(&self) -> Option<&Site> {
+        match &self.stage {
+            Stage::Owned => None,
+            Stage::Asked(intent) | Stage::Held(intent) => Some(&intent.target),
+        }
+    }
+
+    /// Where the client's packets go.
+    pub(crate) fn receiver(&self) -> &Site {
+        match &self.stage {
+            Stage::Held(intent) => &intent.target,
+            Stage::Owned | Stage::Asked(_) => &self.owner,
+        }
+    }
+
+    /// Whether the client's packets go to a target.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.stage, Stage::Held(_))
+    }
+
+    /// Time of the last packet.
+    pub(crate) fn last_packet(&self) -> Time {
+        self.last_packet
+    }
+
+    /// Whether the client has sent a FIN that the owner has acknowledged.
+    pub(crate) fn has_client_fin(&self) -> bool {
+        self.client_fin == ClientFin::Acknowledged
+    }
+
+    /// The acknowledgement number that would confirm the client's FIN.
+    pub(crate) fn client_fin_claim(&self) -> Option<u32> {
+        match self.client_fin {
+            ClientFin::Claimed(end) => Some(end),
+            ClientFin::None | ClientFin::Acknowledged => None,
+        }
+    }
+
+    /// Whether the owner has sent a FIN.
+    pub(crate) fn has_owner_fin(&self) -> bool {
+        self.has_owner_fin
+    }
+
+    /// Whether both ends have sent their FIN.
+    pub(crate) fn has_both_fins(&self) -> bool {
+        self.has_client_fin() && self.has_owner_fin
+    }
+
+    /// Time of the owner's first RST.
+    pub(crate) fn owner_rst(&self) -> Option<Time> {
+        self.owner_rst
+    }
+
+    /// A target is asked to import the connection.
+    pub(crate) fn ask(&mut self, intent: Move, generation: u64) {
+        debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
+        self.replaced = self.generation;
+        (self.stage, self.generation) = (Stage::Asked(intent), generation);
+    }
+
+    /// The target that was asked is ready to import at `target`. The generation stays.
+    pub(crate) fn hold_asked(&mut self, target: Site) {
+        debug_assert!(matches!(self.stage, Stage::Asked(_)), "only a target that was asked becomes ready");
+        if let Stage::Asked(intent) = self.stage {
+            self.stage = Stage::Held(Move { target, ..intent });
+        }
+    }
+
+    /// The owner directs packets to a target without asking.
+    pub(crate) fn hold(&mut self, intent: Move, generation: u64) {
+        debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
+        self.replaced = REPLACED_NONE;
+        (self.stage, self.generation) = (Stage::Held(intent), generation);
+    }
+
+    /// The target owns the flow. An RST of the owner before was the end of nothing: the connection has moved.
+    pub(crate) fn take_over(&mut self, target: Site, generation: u64) {
+        self.own(target, generation);
+        self.owner_rst = None;
+    }
+
+    /// The move has ended: `owner` owns the flow.
+    pub(crate) fn own(&mut self, owner: Site, generation: u64) {
+        self.replaced = self.generation;
+        (self.stage, self.owner, self.generation) = (Stage::Owned, owner, generation);
+    }
+
+    /// A packet from the client.
+    pub(crate) fn client_packet(&mut self, now: Time, segment: &Segment) {
+        self.last_packet = now;
+        if segment.flags.has_fin() && self.client_fin != ClientFin::Acknowledged {
+            self.client_fin = ClientFin::Claimed(segment.end);
+        }
+    }
+
+    /// A packet from the owner.
+    pub(crate) fn owner_packet(&mut self, now: Time, segment: &Segment) {
+        self.last_packet = now;
+        self.has_owner_fin |= segment.flags.has_fin();
+        if segment.flags.has_ack() && self.client_fin == ClientFin::Claimed(segment.acknowledgement) {
+            self.client_fin = ClientFin::Acknowledged;
+        }
+        if segment.flags.has_rst() {
+            self.owner_rst.get_or_insert(now);
+        }
+    }
+
+    /// Whether the connection has ended, or the entry is of no use: it decides as no entry would.
+    pub(crate) fn has_ended(&self, now: Time) -> bool {
+        let silence = now - self.last_packet;
+        let is_reset = self.owner_rst.is_some_and(|rst| now - rst >= AFTER_RST);
+        let has_returned = self.stage == Stage::Owned
+            && self.owner.server == self.original.server
+            && self.owner.at == self.original.at;
+        is_reset || self.has_both_fins() && silence >= AFTER_FINS || has_returned && silence >= AFTER_RETURN
+    }
+
+    /// What a server with this term is to the owner. The original owner keeps its flows in a new term.
+    pub(crate) fn relation_to_owner(&self, server: ServerId, term: u64) -> Relation {
+        let is_same_term = self.owner.term == term || server == self.original.server;
+        self.owner.relation_to(server, is_same_term)
+    }
+
+    /// What a server with this term is to the target of a move.
+    pub(crate) fn relation_to_target(&self, server: ServerId, term: u64) -> Relation {
+        self.target().map_or(Relation::Other, |target| target.relation_to(server, target.term == term))
+    }
+
+    /// Takes the flow from a target or an owner that is not alive any more, and ends a move at its deadline.
+    pub(crate) fn settle(&mut self, now: Time, owners: &mut Owners, generations: &mut Generations) {
+        if let Stage::Asked(intent) | Stage::Held(intent) = self.stage {
+            let is_alive = intent.target.keeps_flow(owners, now);
+            if !is_alive || now >= intent.deadline {
+                self.own(self.owner, generations.next());
+            }
+        }
+        // In `Held` the target is alive: it will own the flow, or the deadline ends the move.
+        let has_moved = self.owner.server != self.original.server;
+        if has_moved && !self.is_held() && !self.owner.keeps_flow(owners, now) {
+            self.own(self.original, generations.next());
+            self.replaced = REPLACED_NONE;
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The bounded table of flows.
+
+use alloc::vec::Vec;
+
+use hashbrown::HashMap;
+use spillway_transport::Time;
+
+use super::{Entry, FlowKey, FlowView, Generations};
+use crate::load::Owners;
+use crate::tables::Keyed;
+
+/// The table has no room for another flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// All flows that have an entry.
+#[derive(Clone, Debug)]
+pub(crate) struct Flows {
+    entries: HashMap<FlowKey, Entry, Keyed>,
+    flows_max: usize,
+}
+
+impl Flows {
+    pub(crate) fn new(flows_max: usize, hash: Keyed) -> Flows {
+        Flows { entries: HashMap::with_hasher(hash), flows_max }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entry of a flow, settled: every use of an entry begins here.
+    pub(crate) fn settled(
+        &mut self,
+        key: FlowKey,
+        now: Time,
+        owners: &mut Owners,
+        generations: &mut Generations,
+    ) -> Option<&mut Entry> {
+        if self.entries.get(&key)?.has_ended(now) {
+            self.entries.remove(&key);
+            return None;
+        }
+        let entry = self.entries.get_mut(&key)?;
+        entry.settle(now, owners, generations);
+        Some(entry)
+    }
+
+    /// The entry of a flow as it was left by the last use.
+    pub(crate) fn get(&self, key: &FlowKey) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    /// Adds the entry of a flow that has none.
+    ///
+    /// # Errors
+    /// The table is full.
+    pub(crate) fn insert(&mut self, key: FlowKey, entry: Entry) -> Result<(), Full> {
+        if self.entries.len() >= self.flows_max {
+            return Err(Full);
+        }
+        let before = self.entries.insert(key, entry);
+        debug_assert!(before.is_none(), "a flow with an entry gets no second one");
+        Ok(())
+    }
+
+    /// Changes the entry of a flow that has one.
+    pub(crate) fn replace(&mut self, key: FlowKey, entry: Entry) {
+        let before = self.entries.insert(key, entry);
+        debug_assert!(before.is_some(), "only the entry of a flow that has one is replaced");
+    }
+
+    /// Ends the entry of a flow.
+    pub(crate) fn remove(&mut self, key: &FlowKey) {
+        self.entries.remove(key);
+    }
+
+    /// All flows, in the order of their keys.
+    pub(crate) fn views(&self) -> Vec<FlowView> {
+        let mut views: Vec<_> = self.entries.iter().map(|(key, entry)| FlowView::new(key, entry)).collect();
+        views.sort_unstable_by_key(|view| (view.client, view.service));
+        views
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use spillway_wire::switch::{Endpoint, ServerId};
+
+    use super::*;
+    use crate::flow::{Move, Site};
+    use crate::test_config::{endpoint, place_of, server_mac, service};
+
+    fn entry() -> Entry {
+        let site = |server: u8, at| Site { at, mac: server_mac(server), server: ServerId(server), term: 5 };
+        let intent = Move { target: site(2, place_of(2)), deadline: Time(100) };
+        Entry::asked(site(1, service()), intent, 9, Time(1))
+    }
+
+    fn key(port: u16) -> FlowKey {
+        FlowKey { client: Endpoint::new(endpoint("10.0.9.9:1").address(), port), service: service() }
+    }
+
+    #[test]
+    fn a_full_table_takes_no_entry_and_keeps_the_others() {
+        let mut flows = Flows::new(3, Keyed::with_seed(1));
+        for port in 1..=3 {
+            assert_eq!(flows.insert(key(port), entry()), Ok(()));
+        }
+        assert_eq!(flows.insert(key(4), entry()), Err(Full));
+        assert!((1..=3).all(|port| flows.get(&key(port)).is_some()) && flows.get(&key(4)).is_none());
+        flows.remove(&key(2));
+        assert_eq!(flows.insert(key(4), entry()), Ok(()));
+        assert_eq!(flows.len(), 3);
+    }
+
+    #[test]
+    fn views_do_not_depend_on_the_hash() {
+        let ports = |seed| {
+            let mut flows = Flows::new(100, Keyed::with_seed(seed));
+            for port in (1..=50).rev() {
+                flows.insert(key(port), entry()).unwrap();
+            }
+            flows.views().iter().map(|flow| flow.client.port()).collect::<Vec<_>>()
+        };
+        assert_eq!(ports(1), (1..=50).collect::<Vec<_>>());
+        assert_eq!(ports(1), ports(2));
+    }
+
+    #[test]
+    fn a_look_settles_an_entry() {
+        let mut flows = Flows::new(1, Keyed::with_seed(1));
+        let mut owners = Owners::new(Duration::from_secs(1));
+        let mut generations = Generations::since(20);
+        flows.insert(key(1), entry()).unwrap();
+        let settled = flows.settled(key(1), Time(2), &mut owners, &mut generations).unwrap();
+        assert_eq!((settled.generation(), settled.target()), (21, None), "the target has no term");
+        assert_eq!(flows.settled(key(2), Time(2), &mut owners, &mut generations), None);
+        let after_10_minutes = Time(1) + Duration::from_secs(600);
+        assert_eq!(flows.settled(key(1), after_10_minutes, &mut owners, &mut generations), None);
+        assert_eq!(flows.len(), 0);
+    }
+}

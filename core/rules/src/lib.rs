@@ -1,0 +1,38 @@
+//! The switch's whole decision on packets, without I/O: the same rules as the XDP program `host/bpf/c/switch.bpf.c`.
+//!
+//! docs/switch.md specifies the rules. Both implementations decide alike, byte for byte. Frames come in with the port on
+//! which they arrived and the time, and are rewritten in place.
+#![no_std]
+#![forbid(unsafe_code)]
+// Tests may use lossy casts: their numbers are small.
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)
+)]
+
+extern crate alloc;
+
+mod address;
+pub mod config;
+mod control;
+mod flow;
+mod forward;
+mod load;
+mod parse;
+mod replay;
+mod rewrite;
+mod state;
+mod switch;
+mod tables;
+mod tcp;
+#[cfg(test)]
+mod test_config;
+mod verdict;
+
+pub use address::Address;
+pub use config::{Config, ConfigError, PortId, ServiceId};
+pub use flow::{FlowView, SiteView};
+pub use load::OwnerView;
+pub use spillway_wire::switch::{Endpoint, FlowState, ServerId};
+pub use switch::Switch;
+pub use verdict::{Action, Decision, Verdict, VerdictCounters};

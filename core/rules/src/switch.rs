@@ -1,0 +1,158 @@
+//! The switch: the order of the rules.
+
+use alloc::vec::Vec;
+
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::HEADER_BYTES;
+
+use crate::config::{Config, ConfigError, PortId};
+use crate::control;
+use crate::flow::{FlowView, Flows, Generations};
+use crate::forward;
+use crate::load::{OwnerView, Owners};
+use crate::parse::{Packet, Parsed, Transport, Upper, parse, target_mac};
+use crate::state::State;
+use crate::tables::{Keyed, Tables};
+use crate::tcp;
+use crate::verdict::{Decision, Verdict, VerdictCounters};
+
+/// A switch whose servers change its rules for single flows (Prism §4.2; Capybara §3.2).
+///
+/// A switch that lost its tables is a new one with a later epoch.
+#[derive(Clone, Debug)]
+pub struct Switch {
+    tables: Tables,
+    state: State,
+    counters: VerdictCounters,
+    epoch: u64,
+    hash: Keyed,
+}
+
+impl Switch {
+    /// A switch without flows and owners. `epoch` is its start time in nanoseconds since 1970, later than that of
+    /// any switch before in its place.
+    ///
+    /// # Errors
+    /// The first fault of the configuration.
+    pub fn new(config: Config, epoch: u64) -> Result<Switch, ConfigError> {
+        if epoch == 0 {
+            return Err(ConfigError::Epoch);
+        }
+        config.check()?;
+        let hash = Keyed::with_seed(epoch);
+        let state = State {
+            flows: Flows::new(config.flows_max, hash.clone()),
+            owners: Owners::new(config.owner_timeout),
+            generations: Generations::since(epoch),
+        };
+        let tables = Tables::new(config, &hash);
+        Ok(Switch { tables, state, counters: VerdictCounters::default(), epoch, hash })
+    }
+
+    /// Decides on a frame that arrived on a port, and rewrites the frame in place. Its length never changes. Times
+    /// must not decrease.
+    pub fn handle_frame(&mut self, now: Time, port: PortId, frame: &mut [u8]) -> Decision {
+        let decision = self.decide(now, port, frame);
+        self.counters.count(decision.verdict);
+        decision
+    }
+
+    /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay; a server that is not
+    /// configured any more is no owner, so that its flows return to their original owners.
+    ///
+    /// # Errors
+    /// The first fault of the new configuration; the old one stays.
+    pub fn reload(&mut self, config: Config) -> Result<(), ConfigError> {
+        config.check()?;
+        self.state.owners.set_timeout(config.owner_timeout);
+        self.tables = Tables::new(config, &self.hash);
+        for owner in self.owners(Time::ZERO) {
+            if self.tables.sender(owner.server).is_none() {
+                self.state.owners.forget(owner.server);
+            }
+        }
+        Ok(())
+    }
+
+    /// The switch's epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Number of packets by verdict.
+    pub fn counters(&self) -> &VerdictCounters {
+        &self.counters
+    }
+
+    /// Number of flows that have an entry.
+    pub fn flow_count(&self) -> usize {
+        self.state.flows.len()
+    }
+
+    /// All flows that have an entry, in the order of client and service.
+    pub fn flows(&self) -> Vec<FlowView> {
+        self.state.flows.views()
+    }
+
+    /// All servers that have said hello, in the order of their ids.
+    pub fn owners(&self, now: Time) -> Vec<OwnerView> {
+        self.state.owners.views(now).collect()
+    }
+
+    fn decide(&mut self, now: Time, port: PortId, frame: &mut [u8]) -> Decision {
+        let is_daemon = port == PortId::DAEMON;
+        if !is_daemon && self.tables.port(port).is_none() {
+            return Decision::drop(Verdict::DropUnknownPort);
+        }
+        let has_header = frame.len() >= HEADER_BYTES;
+        if !is_daemon && has_header && target_mac(frame).is_ok_and(forward::is_link_local) {
+            return Decision::drop(Verdict::DropLinkLocal);
+        }
+        let parsed = parse(frame);
+        if let Some((packet, udp)) = parsed.as_ref().ok().and_then(|parsed| self.control_message(parsed)) {
+            let Switch { tables, state, epoch, .. } = self;
+            return control::handle(tables, state, *epoch, now, port, frame, (packet, udp));
+        }
+        if is_daemon {
+            return Decision::drop(Verdict::DropUnknownPort);
+        }
+        let Ok(parsed) = parsed else { return Decision::drop(Verdict::DropShort) };
+        match &parsed {
+            Parsed::Ip(packet @ Packet { upper: Upper::Tcp(segment), .. }) => {
+                self.handle_tcp(now, port, frame, packet, segment)
+            }
+            // What these carry is not parsed, so whether the sender may send it cannot be checked.
+            Parsed::ManyTags | Parsed::Ip(Packet { upper: Upper::LongChain, .. })
+                if self.tables.is_server_port(port) =>
+            {
+                Decision::drop(Verdict::DropNotOwner)
+            }
+            Parsed::Ip(_) | Parsed::Arp(_) | Parsed::Other | Parsed::ManyTags => {
+                forward::frame_of(&self.tables, port, frame, &parsed)
+            }
+        }
+    }
+
+    /// The headers of a datagram to a control endpoint.
+    fn control_message<'a>(&self, parsed: &'a Parsed) -> Option<(&'a Packet, &'a Transport)> {
+        let Parsed::Ip(packet) = parsed else { return None };
+        let Upper::Udp(udp) = &packet.upper else { return None };
+        (!udp.is_fragment && self.tables.is_control(udp.target)).then_some((packet, udp))
+    }
+
+    fn handle_tcp(
+        &mut self,
+        now: Time,
+        port: PortId,
+        frame: &mut [u8],
+        packet: &Packet,
+        segment: &Transport,
+    ) -> Decision {
+        let Switch { tables, state, .. } = self;
+        // First the source: a server may itself be a client of another service.
+        match tables.place(segment.source).copied().filter(|_| tables.is_server_port(port)) {
+            Some(place) => tcp::from_place(tables, state, now, port, frame, (packet, segment), place),
+            None => tcp::from_client(tables, state, now, port, frame, packet, segment),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The configuration in the form in which packets need it: one lookup for each question.
+
+use alloc::vec::Vec;
+
+use foldhash::quality::FixedState;
+use hashbrown::{HashMap, HashSet};
+use spillway_auth::SwitchKey;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::switch::{Endpoint, ServerId};
+
+use crate::address::Address;
+use crate::config::{Config, PORTS_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, ServiceId, Station};
+
+/// Hash of maps whose keys come from packets: seeded, so that peers cannot provoke collisions.
+pub(crate) type Keyed = FixedState;
+
+/// A checked configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Tables {
+    ports: Vec<Option<Port>>,
+    stations: HashMap<Mac, PortId, Keyed>,
+    /// The longest first.
+    prefixes: Vec<Prefix>,
+    own_addresses: HashSet<Address, Keyed>,
+    control: Vec<Endpoint>,
+    senders: Vec<Option<Sender>>,
+    servers_by_mac: HashMap<Mac, ServerId, Keyed>,
+    places: HashMap<Endpoint, Place, Keyed>,
+}
+
+/// A sender of control messages: a server or the daemon.
+#[derive(Clone, Debug)]
+pub(crate) struct Sender {
+    pub(crate) key: SwitchKey,
+    pub(crate) address: Address,
+    pub(crate) mac: Mac,
+    pub(crate) port: PortId,
+}
+
+impl Tables {
+    /// `config` must have passed its check.
+    pub(crate) fn new(config: Config, hash: &Keyed) -> Tables {
+        let Config {
+            ports, stations, mut prefixes, own_addresses, control, daemon_key, servers, places, ..
+        } = config;
+        prefixes.sort_by_key(|prefix| (core::cmp::Reverse(prefix.length), prefix.address));
+        let mut tables = Tables {
+            ports: alloc::vec![None; PORTS_MAX],
+            stations: HashMap::with_hasher(hash.clone()),
+            prefixes,
+            own_addresses: HashSet::with_hasher(hash.clone()),
+            control,
+            senders: alloc::vec![None; SENDERS_MAX],
+            servers_by_mac: HashMap::with_hasher(hash.clone()),
+            places: HashMap::with_hasher(hash.clone()),
+        };
+        for port in ports {
+            let index = usize::from(port.id.number());
+            tables.ports[index] = Some(port);
+        }
+        tables.stations.extend(stations.into_iter().map(|Station { mac, port }| (mac, port)));
+        tables.own_addresses.extend(own_addresses);
+        tables.places.extend(places.into_iter().map(|place| (place.at, place)));
+        tables.senders[0] =
+            Some(Sender { key: daemon_key, address: Address::ZERO, mac: Mac::ZERO, port: PortId::DAEMON });
+        for server in servers {
+            tables.servers_by_mac.insert(server.mac, server.id);
+            let (key, address, mac, port) = (server.key, server.address, server.mac, server.port);
+            tables.senders[usize::from(server.id.0)] = Some(Sender { key, address, mac, port });
+        }
+        tables
+    }
+
+    /// A configured port; not the daemon's.
+    pub(crate) fn port(&self, id: PortId) -> Option<&Port> {
+        self.ports[usize::from(id.number())].as_ref()
+    }
+
+    pub(crate) fn is_server_port(&self, id: PortId) -> bool {
+        self.port(id).is_some_and(|port| port.is_server)
+    }
+
+    pub(crate) fn station(&self, mac: Mac) -> Option<PortId> {
+        self.stations.get(&mac).copied()
+    }
+
+    /// The longest prefix that contains a destination of this family.
+    pub(crate) fn route(&self, is_ipv4: bool, target: Address) -> Option<&Prefix> {
+        self.prefixes.iter().find(|prefix| prefix.applies_to(is_ipv4, target))
+    }
+
+    pub(crate) fn is_own(&self, address: Address) -> bool {
+        self.own_addresses.contains(&address)
+    }
+
+    /// Whether control messages are sent to this endpoint.
+    pub(crate) fn is_control(&self, endpoint: Endpoint) -> bool {
+        self.control.contains(&endpoint)
+    }
+
+    pub(crate) fn sender(&self, id: ServerId) -> Option<&Sender> {
+        self.senders[usize::from(id.0)].as_ref()
+    }
+
+    /// The sender with the number of a message's field.
+    pub(crate) fn sender_of(&self, number: u32) -> Option<(ServerId, &Sender)> {
+        let id = ServerId::try_from(number).ok()?;
+        self.sender(id).map(|sender| (id, sender))
+    }
+
+    pub(crate) fn place(&self, at: Endpoint) -> Option<&Place> {
+        self.places.get(&at)
+    }
+
+    /// A place that is a service endpoint.
+    pub(crate) fn service(&self, at: Endpoint) -> Option<&Place> {
+        self.place(at).filter(|place| place.is_endpoint())
+    }
+
+    /// Whether the servers of a port may own flows of a service.
+    pub(crate) fn may_own(&self, port: PortId, service: ServiceId) -> bool {
+        self.port(port).is_some_and(|port| port.may_own.contains(service))
+    }
+
+    /// Whether a server may own flows of a service.
+    pub(crate) fn server_may_own(&self, server: ServerId, service: ServiceId) -> bool {
+        self.sender(server).is_some_and(|server| self.may_own(server.port, service))
+    }
+
+    /// The server that may import a service's connections at this address, port and Ethernet address: its own place for
+    /// the service, or the service endpoint itself, if only the Ethernet address changes.
+    pub(crate) fn server_of_site(&self, at: Endpoint, mac: Mac, service: Endpoint) -> Option<ServerId> {
+        let server = *self.servers_by_mac.get(&mac)?;
+        let is_place = || {
+            let place = self.place(at);
+            place.is_some_and(|place| place.server == server && place.service == service)
+        };
+        let number = self.service(service)?.number;
+        ((at == service || is_place()) && self.server_may_own(server, number)).then_some(server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_config::{self, mac, server_mac};
+
+    fn tables() -> Tables {
+        Tables::new(test_config::config(), &Keyed::with_seed(1))
+    }
+
+    fn address(text: &str) -> Address {
+        text.parse::<core::net::IpAddr>().unwrap().into()
+    }
+
+    #[test]
+    fn the_longest_prefix_of_the_family_applies() {
+        let mut config = test_config::config();
+        let prefix = |at: &str, length, hop| Prefix {
+            address: address(at),
+            length,
+            next_hop: mac(hop),
+            port: PortId::new(0).unwrap(),
+        };
+        config.prefixes = alloc::vec![
+            prefix("0.0.0.0", 0, 1),
+            prefix("192.0.2.0", 24, 2),
+            prefix("192.0.2.128", 25, 3),
+            prefix("192.0.2.200", 32, 4),
+            prefix("::", 0, 5),
+            prefix("fd00::", 16, 6),
+        ];
+        config.check().unwrap();
+        let tables = Tables::new(config, &Keyed::with_seed(1));
+        for (target, hop) in [
+            ("198.51.100.1", 1),
+            ("192.0.2.127", 2),
+            ("192.0.2.199", 3),
+            ("192.0.2.200", 4),
+            ("2001:db8::1", 5),
+            ("fd00:1::1", 6),
+        ] {
+            let target = address(target);
+            assert_eq!(tables.route(target.is_ipv4(), target).unwrap().next_hop, mac(hop), "{target}");
+        }
+        // An IPv6 packet to a mapped address takes IPv6's default route.
+        assert_eq!(tables.route(false, address("192.0.2.200")).unwrap().next_hop, mac(5));
+    }
+
+    #[test]
+    fn sites_are_a_servers_own_places_or_the_service_endpoint() {
+        let tables = tables();
+        let service = test_config::service();
+        let place = test_config::place_of(2);
+        assert_eq!(tables.server_of_site(place, server_mac(2), service), Some(ServerId(2)));
+        assert_eq!(tables.server_of_site(service, server_mac(2), service), Some(ServerId(2)));
+        assert_eq!(tables.server_of_site(place, server_mac(3), service), None);
+        assert_eq!(tables.server_of_site(place, mac(99), service), None);
+        assert_eq!(tables.server_of_site(place, server_mac(2), test_config::service_v6()), None);
+    }
+}

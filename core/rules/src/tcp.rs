@@ -1,0 +1,127 @@
+//! TCP packets of flows: only the owner is heard, and clients reach the owner or the target.
+
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::Mac;
+
+use crate::config::{Place, PortId};
+use crate::flow::FlowKey;
+use crate::forward;
+use crate::parse::{Packet, Segment, Short, Transport, source_mac, target_mac};
+use crate::rewrite::{self, End};
+use crate::state::State;
+use crate::tables::Tables;
+use crate::verdict::{Decision, Verdict};
+
+/// Whether a server is heard.
+enum Heard {
+    /// The flow has no entry, and the sender is its original owner.
+    Original,
+    /// The sender is the owner. Its packet is rewritten, so that it seems to come from the original owner.
+    Owner { original_mac: Mac },
+}
+
+/// A packet from a server's port whose source is a place.
+pub(crate) fn from_place(
+    tables: &Tables,
+    state: &mut State,
+    now: Time,
+    port: PortId,
+    frame: &mut [u8],
+    (packet, tcp): (&Packet, &Transport),
+    place: Place,
+) -> Decision {
+    match hear(tables, state, now, port, frame, (packet, tcp), place) {
+        Err(verdict) => Decision::drop(verdict),
+        Ok(Heard::Original) => forward::plain(tables, port, frame, packet),
+        Ok(Heard::Owner { original_mac }) => {
+            rewrite::set_tcp_end(frame, packet.network, tcp, End::Source, place.service);
+            rewrite::set_source_mac(frame, original_mac);
+            let decision = forward::plain(tables, port, frame, packet);
+            match decision.verdict {
+                Verdict::Switched | Verdict::Routed => Decision { verdict: Verdict::FromOwner, ..decision },
+                _ => decision,
+            }
+        }
+    }
+}
+
+fn hear(
+    tables: &Tables,
+    state: &mut State,
+    now: Time,
+    port: PortId,
+    frame: &[u8],
+    (packet, tcp): (&Packet, &Transport),
+    place: Place,
+) -> Result<Heard, Verdict> {
+    let mac = source_mac(frame).map_err(|Short| Verdict::DropShort)?;
+    let server_on_port = |server| tables.sender(server).filter(|server| server.port == port);
+    let key = FlowKey { client: tcp.target, service: place.service };
+    let Some(entry) = state.settled(key, now) else {
+        let original = server_on_port(place.server).filter(|server| place.is_endpoint() && server.mac == mac);
+        return original.map(|_| Heard::Original).ok_or(Verdict::DropNotOwner);
+    };
+    let owner = entry.owner();
+    if server_on_port(owner.server).is_none() || owner.mac != mac || owner.at != tcp.source {
+        return Err(Verdict::DropNotOwner);
+    }
+    // The source's kernel resets a connection that has just been exported when it receives packets that passed the
+    // switch before. A source that really resets the connection takes the flow back first.
+    let is_reset = packet.segment(frame, tcp).is_ok_and(|segment| segment.flags.has_rst());
+    if entry.is_held() && is_reset {
+        return Err(Verdict::DropNotOwner);
+    }
+    entry.owner_packet(now, &unfragmented(frame, packet, tcp)?);
+    Ok(Heard::Owner { original_mac: entry.original().mac })
+}
+
+/// Any other TCP packet: perhaps a client's.
+pub(crate) fn from_client(
+    tables: &Tables,
+    state: &mut State,
+    now: Time,
+    port: PortId,
+    frame: &mut [u8],
+    packet: &Packet,
+    tcp: &Transport,
+) -> Decision {
+    let key = FlowKey { client: tcp.source, service: tcp.target };
+    let Some(entry) = state.settled(key, now) else {
+        return forward::plain(tables, port, frame, packet);
+    };
+    let is_opening = packet.segment(frame, tcp).is_ok_and(|segment| segment.flags.is_opening());
+    if is_opening && entry.has_both_fins() {
+        state.flows.remove(&key);
+        return forward::plain(tables, port, frame, packet);
+    }
+    let segment = match unfragmented(frame, packet, tcp) {
+        Ok(segment) => segment,
+        Err(verdict) => return Decision::drop(verdict),
+    };
+    entry.client_packet(now, &segment);
+    let (site, is_held) = (*entry.receiver(), entry.is_held());
+    let Some(egress) = tables.sender(site.server).map(|server| server.port) else {
+        return Decision::drop(Verdict::DropUnknownStation);
+    };
+    if egress == port {
+        return Decision::drop(Verdict::DropSamePort);
+    }
+    let own_mac = tables.port(port).map(|port| port.mac);
+    if target_mac(frame).ok() == own_mac {
+        if rewrite::hop_limit(frame, packet.network) <= 1 {
+            return Decision::pass();
+        }
+        forward::route_through(tables, frame, packet.network, egress);
+    }
+    rewrite::set_tcp_end(frame, packet.network, tcp, End::Target, site.at);
+    rewrite::set_target_mac(frame, site.mac);
+    Decision::to(if is_held { Verdict::ToTarget } else { Verdict::ToOwner }, egress)
+}
+
+/// The segment of a packet that can be rewritten: a whole packet with a complete TCP header.
+fn unfragmented(frame: &[u8], packet: &Packet, tcp: &Transport) -> Result<Segment, Verdict> {
+    if tcp.is_fragment {
+        return Err(Verdict::DropFragment);
+    }
+    packet.segment(frame, tcp).map_err(|Short| Verdict::DropShort)
+}

@@ -1,0 +1,189 @@
+//! Decisions on packets.
+
+use crate::config::PortId;
+
+/// What the switch does with a packet, with the reason. The order is that of `host/bpf/c/switch/verdicts.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// Forwarded to a station.
+    Switched,
+    /// Forwarded to the next hop of its destination's prefix.
+    Routed,
+    /// Copied to all other ports.
+    Flooded,
+    /// A client's packet, sent to the owner of its flow.
+    ToOwner,
+    /// A client's packet, sent to the target of its flow, which buffers it.
+    ToTarget,
+    /// A packet from the owner of a flow to its client.
+    FromOwner,
+    /// A control message, turned into its answer.
+    Answered,
+    /// A control message, sent on to another server.
+    Relayed,
+    /// Passed to the kernel of the switch's host.
+    Passed,
+    /// Dropped: arrived on an interface that is no configured port.
+    DropUnknownPort,
+    /// Dropped: truncated or invalid headers.
+    DropShort,
+    /// Dropped: for a group address that bridges do not forward (IEEE 802.1Q §8.6.3).
+    DropLinkLocal,
+    /// Dropped: would leave through the port on which it arrived.
+    DropSamePort,
+    /// Dropped: from a server that does not own the flow.
+    DropNotOwner,
+    /// Dropped: a fragment of a flow with an entry.
+    DropFragment,
+    /// Dropped: for an Ethernet address that is no configured station.
+    DropUnknownStation,
+    /// Dropped: no prefix contains its destination.
+    DropNoRoute,
+    /// Dropped: a control message from a port that is neither a server's nor the daemon's.
+    DropControlPort,
+    /// Dropped: not a control message, or from an unknown sender.
+    DropControlInvalid,
+    /// Dropped: a control message with a wrong tag.
+    DropControlTag,
+}
+
+impl Verdict {
+    /// All verdicts, in the order of their numbers.
+    pub const ALL: [Verdict; 20] = [
+        Verdict::Switched,
+        Verdict::Routed,
+        Verdict::Flooded,
+        Verdict::ToOwner,
+        Verdict::ToTarget,
+        Verdict::FromOwner,
+        Verdict::Answered,
+        Verdict::Relayed,
+        Verdict::Passed,
+        Verdict::DropUnknownPort,
+        Verdict::DropShort,
+        Verdict::DropLinkLocal,
+        Verdict::DropSamePort,
+        Verdict::DropNotOwner,
+        Verdict::DropFragment,
+        Verdict::DropUnknownStation,
+        Verdict::DropNoRoute,
+        Verdict::DropControlPort,
+        Verdict::DropControlInvalid,
+        Verdict::DropControlTag,
+    ];
+
+    /// The verdict's name in metrics and in tables of cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Switched => "switched",
+            Verdict::Routed => "routed",
+            Verdict::Flooded => "flooded",
+            Verdict::ToOwner => "to_owner",
+            Verdict::ToTarget => "to_target",
+            Verdict::FromOwner => "from_owner",
+            Verdict::Answered => "answered",
+            Verdict::Relayed => "relayed",
+            Verdict::Passed => "passed",
+            Verdict::DropUnknownPort => "drop_unknown_port",
+            Verdict::DropShort => "drop_short",
+            Verdict::DropLinkLocal => "drop_link_local",
+            Verdict::DropSamePort => "drop_same_port",
+            Verdict::DropNotOwner => "drop_not_owner",
+            Verdict::DropFragment => "drop_fragment",
+            Verdict::DropUnknownStation => "drop_unknown_station",
+            Verdict::DropNoRoute => "drop_no_route",
+            Verdict::DropControlPort => "drop_control_port",
+            Verdict::DropControlInvalid => "drop_control_invalid",
+            Verdict::DropControlTag => "drop_control_tag",
+        }
+    }
+}
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// To the kernel of the switch's host.
+    Pass,
+    /// Nowhere.
+    Drop,
+    /// Out of this port. Relayed control messages may leave through the port on which they arrived.
+    To(PortId),
+    /// Out of all configured ports but the one on which it arrived.
+    Flood,
+    /// Out of the port on which it arrived.
+    Answer,
+}
+
+/// What the switch decided on a packet, whose bytes it has rewritten in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The reason, which is counted.
+    pub verdict: Verdict,
+    /// Where the packet goes.
+    pub action: Action,
+}
+
+impl Decision {
+    pub(crate) fn pass() -> Decision {
+        Decision { verdict: Verdict::Passed, action: Action::Pass }
+    }
+
+    pub(crate) fn drop(verdict: Verdict) -> Decision {
+        debug_assert!(verdict >= Verdict::DropUnknownPort, "{verdict:?} is no reason to drop a packet");
+        Decision { verdict, action: Action::Drop }
+    }
+
+    pub(crate) fn to(verdict: Verdict, port: PortId) -> Decision {
+        Decision { verdict, action: Action::To(port) }
+    }
+}
+
+/// Number of packets by verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerdictCounters([u64; Verdict::ALL.len()]);
+
+/// Counters of another implementation of the rules, in the order of [`Verdict::ALL`].
+impl From<[u64; Verdict::ALL.len()]> for VerdictCounters {
+    fn from(counters: [u64; Verdict::ALL.len()]) -> VerdictCounters {
+        VerdictCounters(counters)
+    }
+}
+
+impl VerdictCounters {
+    /// Number of packets with this verdict.
+    pub fn of(&self, verdict: Verdict) -> u64 {
+        self.0[verdict as usize]
+    }
+
+    /// All verdicts with their numbers of packets.
+    pub fn iter(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
+        Verdict::ALL.into_iter().zip(self.0)
+    }
+
+    pub(crate) fn count(&mut self, verdict: Verdict) {
+        let counter = &mut self.0[verdict as usize];
+        *counter = counter.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_follow_the_list() {
+        for (number, verdict) in Verdict::ALL.into_iter().enumerate() {
+            assert_eq!(verdict as usize, number, "{}", verdict.name());
+        }
+    }
+
+    #[test]
+    fn each_verdict_has_its_counter() {
+        let mut counters = VerdictCounters::default();
+        for (number, verdict) in Verdict::ALL.into_iter().enumerate() {
+            (0..=number).for_each(|_| counters.count(verdict));
+        }
+        assert!(counters.iter().enumerate().all(|(number, (_, count))| count == number as u64 + 1));
+        assert_eq!(counters.of(Verdict::DropControlTag), 20);
+    }
+}

@@ -1,0 +1,201 @@
+//! How entries end: by the owner's RST, by both FINs, by a fresh SYN, by *release*, and by nothing that anybody can forge.
+
+use core::time::Duration;
+
+use spillway_rules::{FlowState, Verdict};
+use spillway_wire::switch::{Kind, Status};
+
+use crate::frames::{ACK, FIN, RST, SYN};
+use crate::test_config::place_of;
+use crate::world::{Message, World, acknowledgement_of_fin, client_fin, client_frame};
+
+fn moved() -> World {
+    let mut world = World::new();
+    world.move_flow(1, 2);
+    world
+}
+
+/// Whether the flow still has an entry, asked in a way that settles it.
+fn has_entry(world: &World) -> bool {
+    world.clone().send(Message::new(4, Kind::Get)).status() == Status::Ok
+}
+
+/// Both ends close: the client first.
+fn close(world: &mut World) {
+    world.client_sends_frame(&client_fin());
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    world.server_sends(2, place_of(2), FIN | ACK);
+    world.client_sends(ACK);
+}
+
+#[test]
+fn forged_segments_of_a_client_end_nothing() {
+    let mut world = moved();
+    let entry = world.entry().unwrap();
+    for flags in [RST, RST | ACK, SYN, SYN | RST, FIN, FIN | SYN, SYN, RST, 0, 0xff] {
+        let (decision, _) = world.client_sends(flags);
+        assert_eq!(decision.verdict, Verdict::ToOwner, "the owner judges flags {flags:#x}");
+        assert!(has_entry(&world));
+    }
+    world.pass(Duration::from_secs(120));
+    world.client_sends(SYN);
+    let after = world.entry().unwrap();
+    assert_eq!((after.generation, after.owner, after.has_client_fin), (entry.generation, entry.owner, false));
+}
+
+#[test]
+fn a_forged_fin_does_not_complete_a_half_closed_connection() {
+    let mut world = moved();
+    // The server has closed; the client still sends.
+    world.server_sends(2, place_of(2), FIN | ACK);
+    for sequence in [0, 998, 1000, 1001, 5000, u32::MAX] {
+        world.client_sends_frame(&client_frame(FIN | ACK).numbered(sequence, 1));
+        // The owner acknowledges what the client has really sent.
+        world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)).numbered(1, 1000));
+    }
+    let entry = world.entry().unwrap();
+    assert!(entry.has_owner_fin && !entry.has_client_fin);
+    assert_eq!(entry.client_fin_claim, Some(0), "the latest claim");
+    world.client_sends(SYN);
+    assert!(has_entry(&world));
+    world.pass(Duration::from_secs(61));
+    assert!(has_entry(&world));
+    // The real FIN.
+    world.client_sends_frame(&client_fin());
+    assert!(!world.entry().unwrap().has_client_fin, "not acknowledged yet");
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    assert!(world.entry().unwrap().has_client_fin);
+}
+
+#[test]
+fn the_acknowledgement_of_a_fin_counts_payload_and_flags() {
+    use crate::frames::Frame;
+    for (frame, end) in [
+        (client_frame(FIN | ACK).numbered(u32::MAX, 1), 0),
+        (Frame { payload: vec![1; 100], ..client_frame(FIN | ACK) }, 1101),
+        (Frame { payload: vec![1; 100], option_words: 3, ..client_frame(FIN | SYN) }, 1102),
+    ] {
+        for (acknowledged, is_seen) in [(end, true), (end + 1, false)] {
+            let mut world = moved();
+            world.server_sends(2, place_of(2), FIN | ACK);
+            world.client_sends_frame(&frame);
+            world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)).numbered(1, acknowledged));
+            assert_eq!(world.entry().unwrap().has_client_fin, is_seen, "{acknowledged}");
+        }
+    }
+}
+
+#[test]
+fn a_padded_frame_does_not_change_the_end_of_a_fin() {
+    let mut world = moved();
+    world.server_sends(2, place_of(2), FIN | ACK);
+    let mut padded = client_fin().bytes();
+    padded.extend([0; 6]);
+    world.receive(0, padded);
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    assert!(world.entry().unwrap().has_client_fin);
+}
+
+#[test]
+fn a_closed_flow_ends_after_60_seconds_of_silence() {
+    let mut world = moved();
+    close(&mut world);
+    world.pass(Duration::from_secs(59));
+    assert!(has_entry(&world));
+    world.client_sends(ACK);
+    world.pass(Duration::from_millis(59_990));
+    assert!(has_entry(&world), "the last packet counts");
+    world.pass(Duration::from_millis(10));
+    assert!(!has_entry(&world));
+    assert_eq!(world.client_sends(ACK).0.verdict, Verdict::Switched);
+    assert_eq!(world.switch.flow_count(), 0);
+}
+
+#[test]
+fn half_closed_flows_do_not_end() {
+    let mut world = moved();
+    world.client_sends_frame(&client_fin());
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    world.pass(Duration::from_secs(600));
+    assert!(has_entry(&world));
+    assert_eq!(world.client_sends(SYN).0.verdict, Verdict::ToOwner);
+}
+
+#[test]
+fn a_fresh_syn_ends_a_closed_flow() {
+    let mut world = moved();
+    close(&mut world);
+    assert_eq!(world.client_sends(SYN | ACK).0.verdict, Verdict::ToOwner, "not a fresh one");
+    assert_eq!(world.client_sends(SYN).0.verdict, Verdict::Switched);
+    assert_eq!(world.switch.flow_count(), 0);
+    // The new connection is the original owner's.
+    assert_eq!(world.server_sends(2, place_of(2), ACK).0.verdict, Verdict::DropNotOwner);
+}
+
+#[test]
+fn the_owners_rst_ends_a_flow_after_a_second() {
+    let mut world = moved();
+    assert_eq!(world.server_sends(2, place_of(2), RST).0.verdict, Verdict::FromOwner);
+    world.pass(Duration::from_millis(990));
+    assert_eq!(world.server_sends(2, place_of(2), RST).0.verdict, Verdict::FromOwner, "the first RST counts");
+    assert_eq!(world.client_sends(ACK).0.verdict, Verdict::ToOwner);
+    world.pass(Duration::from_millis(10));
+    assert!(!has_entry(&world));
+    assert_eq!(world.client_sends(ACK).0.verdict, Verdict::Switched);
+}
+
+#[test]
+fn an_open_flow_of_a_live_owner_never_ends_by_age() {
+    let mut world = moved();
+    world.pass(Duration::from_secs(4000));
+    assert!(has_entry(&world));
+    assert_eq!(world.client_sends(ACK).0.verdict, Verdict::ToOwner);
+}
+
+#[test]
+fn an_entry_of_no_use_ends_after_10_minutes() {
+    let mut world = World::new();
+    world.ask(1, 2);
+    assert_eq!(world.own(1), Status::Ok);
+    world.pass(Duration::from_millis(599_990));
+    assert!(has_entry(&world));
+    world.pass(Duration::from_millis(10));
+    assert!(!has_entry(&world));
+    // A move is of use.
+    let mut world = World::new();
+    world.ask(1, 2);
+    world.own(1);
+    world.pass(Duration::from_secs(599));
+    let prepare = Message::new(1, Kind::Prepare).place(2).lifetime_ms(60_000);
+    world.send(prepare.generation(world.generation())).relayed();
+    world.pass(Duration::from_secs(59));
+    assert!(has_entry(&world));
+    // So is a flow that has moved.
+    let mut world = moved();
+    world.pass(Duration::from_secs(1200));
+    assert!(has_entry(&world));
+}
+
+#[test]
+fn release_ends_a_flow_at_once() {
+    let mut world = moved();
+    let release = Message::new(2, Kind::Release).generation(world.generation());
+    let reply = world.send(release);
+    assert_eq!(reply.outcome(), (Status::Ok, FlowState::None));
+    assert_eq!(reply.view.generation(), 0);
+    assert_eq!(world.switch.flow_count(), 0);
+    // Without an entry the original owner is heard, and the former owner is not.
+    assert_eq!(world.server_sends(2, place_of(2), RST).0.verdict, Verdict::DropNotOwner);
+    assert_eq!(world.server_sends(1, crate::test_config::service(), ACK).0.verdict, Verdict::Switched);
+}
+
+#[test]
+fn fins_survive_a_move() {
+    let mut world = moved();
+    world.client_sends_frame(&client_fin());
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    world.move_flow(2, 3);
+    world.server_sends(3, place_of(3), FIN | ACK);
+    let entry = world.entry().unwrap();
+    assert!(entry.has_client_fin && entry.has_owner_fin);
+}

@@ -1,0 +1,207 @@
+//! `spillway flows`: lists and clears the flows of a switch.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::json;
+use spillway_switch::control::{Request, send_request};
+use spillway_switch::{Cleared, Client, FLOWS_LISTED_MAX, Flows, Selection};
+
+use super::output::Report;
+use super::sockets;
+
+/// List or clear the flows of a switch
+///
+/// One line for each flow that was moved or is being moved: client, service, state, owner, target and generation. Flows
+/// without a line belong to the server to which the client has connected.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<FlowsCommand>,
+
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum FlowsCommand {
+    /// End the entries of flows, so that their packets go to the original servers
+    ///
+    /// A connection that lives on another server then ends: the original server resets it. For connections that have ended
+    /// without a trace, and for tests.
+    Clear(ClearArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    selection: SelectionArgs,
+
+    /// List at most this many flows
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = parse_limit)]
+    limit: usize,
+
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+struct ClearArgs {
+    #[command(flatten)]
+    selection: SelectionArgs,
+
+    /// All flows
+    #[arg(long, conflicts_with_all = ["service", "client"], required_unless_present_any = ["service", "client"])]
+    all: bool,
+
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct SelectionArgs {
+    /// Only flows of this service
+    #[arg(long, value_name = "SERVICE")]
+    service: Option<String>,
+
+    /// Only flows of this client, or this connection of it
+    #[arg(long, value_name = "ADDRESS[:PORT]")]
+    client: Option<Client>,
+}
+
+#[derive(Debug, clap::Args)]
+struct CommonArgs {
+    /// Admin socket of the switch [default: switch.sock in /run/spillway or $XDG_RUNTIME_DIR/spillway]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| (1..=FLOWS_LISTED_MAX).contains(limit));
+    limit.ok_or_else(|| format!("give a number from 1 to {FLOWS_LISTED_MAX}"))
+}
+
+impl SelectionArgs {
+    fn selection(&self) -> Selection {
+        Selection { service: self.service.clone(), client: self.client.map(|client| client.to_string()) }
+    }
+}
+
+impl CommonArgs {
+    fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(sockets::switch)
+    }
+
+    /// Sends a request; an error names the socket.
+    fn request<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, String> {
+        let socket = self.socket();
+        send_request(&socket, request).map_err(|error| format!("{}: {error}", socket.display()))
+    }
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match &args.command {
+        None => list(&args.list).print("flows", args.list.common.json),
+        Some(FlowsCommand::Clear(clear_args)) => {
+            clear(clear_args).print("flows clear", clear_args.common.json)
+        }
+    }
+}
+
+fn list(args: &ListArgs) -> Report {
+    let request = Request::Flows { selection: args.selection.selection(), limit: args.limit };
+    match args.common.request::<Flows>(&request) {
+        Ok(found) => report(&found),
+        Err(error) => Report::failed(error),
+    }
+}
+
+fn report(found: &Flows) -> Report {
+    let cut = found.total.saturating_sub(found.flows.len() as u64);
+    let warning = format!("{cut} more are not listed; --limit N lists more");
+    Report {
+        lines: found.flows.iter().map(ToString::to_string).collect(),
+        result: json!(found),
+        warnings: if cut > 0 { vec![warning] } else { Vec::new() },
+        ..Report::default()
+    }
+}
+
+fn clear(args: &ClearArgs) -> Report {
+    let request = Request::ClearFlows { selection: args.selection.selection() };
+    match args.common.request::<Cleared>(&request) {
+        Ok(cleared) => {
+            let Cleared { cleared: ended, changed } = cleared;
+            let kept = if changed > 0 {
+                format!(", {changed} stay, because they just changed")
+            } else {
+                String::new()
+            };
+            Report {
+                lines: vec![format!("{ended} flows cleared{kept}")],
+                result: json!(cleared),
+                is_failure: changed > 0,
+                ..Report::default()
+            }
+        }
+        Err(error) => Report::failed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        Program::try_parse_from(line.split(' ')).map(|program| program.args)
+    }
+
+    #[test]
+    fn a_selection_is_parsed() {
+        let args = parse("flows --service cache --client 10.0.0.7 --limit 5 --json").unwrap();
+        assert!(args.command.is_none() && args.list.common.json);
+        assert_eq!(args.list.limit, 5);
+        let selection = Selection { service: Some("cache".into()), client: Some("10.0.0.7".into()) };
+        assert_eq!(args.list.selection.selection(), selection);
+        assert_eq!(parse("flows").unwrap().list.selection.selection(), Selection::default());
+        for wrong in ["flows --client host", "flows --limit 0", "flows --limit 100001", "flows --all"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn clearing_needs_a_selection() {
+        let selected = |line: &str| match parse(line).unwrap().command {
+            Some(FlowsCommand::Clear(args)) => (args.all, args.selection.selection()),
+            None => panic!("{line} should clear"),
+        };
+        assert_eq!(selected("flows clear --all"), (true, Selection::default()));
+        let client = Selection { service: None, client: Some("[2001:db8::1]:80".into()) };
+        assert_eq!(selected("flows clear --client [2001:db8::1]:80 --json"), (false, client));
+        for wrong in ["flows clear", "flows clear --all --service a", "flows --service a clear --all"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn flows_beyond_the_limit_are_a_warning() {
+        let found = Flows { total: 3, flows: Vec::new() };
+        assert!(report(&found).warnings[0].starts_with("3 more are not listed"));
+        assert!(report(&Flows::default()).warnings.is_empty());
+    }
+}

@@ -1,0 +1,218 @@
+//! Requests to a switch's daemon at its admin socket, and their answers.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use spillway_daemon::{Answers, Manager, RequestError, Rights, unknown_service};
+use spillway_metrics::Exposition;
+use tracing::{error, info};
+
+use crate::config::SwitchConfig;
+use crate::flows::{Cleared, Flows, Selection, clear, list};
+use crate::metrics;
+use crate::running::Running;
+use crate::status::SwitchStatus;
+
+/// Reads the settings at each reload. Its error texts contain the operator's next step.
+pub type SettingsSource = Box<dyn FnMut() -> Result<SwitchConfig, String> + Send>;
+
+/// Timeout of a request: a large table of flows takes seconds to read.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A request to a switch's daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Report the status: answered with a [`SwitchStatus`].
+    Status {},
+    /// List flows: answered with [`Flows`].
+    Flows {
+        /// Which flows.
+        selection: Selection,
+        /// Maximum number of listed flows.
+        limit: usize,
+    },
+    /// End the entries of flows: answered with [`Cleared`].
+    ClearFlows {
+        /// Which flows.
+        selection: Selection,
+    },
+    /// Read the configuration again and apply it: answered with [`ReloadOutcome`].
+    Reload {},
+    /// Refused: a switch relieves no service. `spillway relief` asks every program of the host.
+    Relief {
+        /// Name of the service.
+        service: String,
+        /// The override.
+        word: String,
+        /// Time after which the override ends.
+        #[serde(default)]
+        lasts_ms: Option<u64>,
+    },
+}
+
+/// The result of a reload; the same as a helper's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadOutcome {
+    /// A line for each changed key, and each added or removed section.
+    pub changes: Vec<String>,
+    /// Keys whose new values need a restart.
+    pub restart: Vec<String>,
+}
+
+pub(crate) struct Control {
+    running: Arc<Running>,
+    /// Locked during a reload, so that reloads do not overlap.
+    source: Mutex<SettingsSource>,
+    manager: Manager,
+}
+
+impl Control {
+    pub(crate) fn new(running: Arc<Running>, source: SettingsSource) -> Control {
+        Control { running, source: Mutex::new(source), manager: Manager::from_environment() }
+    }
+
+    pub(crate) fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    pub(crate) fn status(&self) -> SwitchStatus {
+        self.running.status()
+    }
+
+    /// Reads the configuration again and applies it. On an error the previous one stays. Logs the result.
+    pub(crate) fn reload(&self) -> Result<ReloadOutcome, String> {
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        self.manager.reloading();
+        let outcome = source().and_then(|config| self.running.change(config));
+        self.manager.ready(&self.status().summary());
+        match &outcome {
+            Ok(ReloadOutcome { changes, restart }) => {
+                changes.iter().for_each(|change| info!("reload: {change}"));
+                restart.iter().for_each(|key| info!(%key, "reload: the new value needs a restart"));
+                info!(changes = changes.len(), need_restart = restart.len(), "reload: in force");
+            }
+            Err(why) => {
+                let problem = why.lines().collect::<Vec<_>>().join("; ");
+                error!(%problem, "reload: refused, everything stays as it was");
+            }
+        }
+        outcome
+    }
+
+    fn clear(&self, selection: &Selection) -> Result<Cleared, String> {
+        let config = self.running.config();
+        let cleared = clear(self.running.tables(), self.running.messages(), &config, selection)?;
+        let Selection { service, client } = selection;
+        let Cleared { cleared: ended, changed } = cleared;
+        info!(
+            service,
+            client,
+            cleared = ended,
+            changed,
+            "flows cleared: their packets go to the original servers"
+        );
+        Ok(cleared)
+    }
+
+    fn list(&self, selection: &Selection, limit: usize) -> Result<Flows, String> {
+        list(self.running.tables(), &self.running.config(), selection, limit)
+    }
+}
+
+impl Answers for Control {
+    type Request = Request;
+    const NOT_A_REQUEST: &'static str = "not a request to a switch";
+
+    fn needs(request: &Request) -> Rights {
+        match request {
+            Request::Status {} | Request::Flows { .. } => Rights::Read,
+            Request::Reload {} | Request::ClearFlows { .. } | Request::Relief { .. } => Rights::Operate,
+        }
+    }
+
+    fn answer(&self, request: Request) -> Result<Value, String> {
+        match request {
+            Request::Status {} => Ok(json!(self.status())),
+            Request::Flows { selection, limit } => self.list(&selection, limit).map(|flows| json!(flows)),
+            Request::ClearFlows { selection } => self.clear(&selection).map(|cleared| json!(cleared)),
+            Request::Reload {} => self.reload().map(|outcome| json!(outcome)),
+            Request::Relief { service, .. } => {
+                Err(unknown_service(&service, "a switch moves flows and has no relief"))
+            }
+        }
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        metrics::write(&self.status(), out);
+    }
+
+    fn status_json(&self) -> String {
+        self.status().to_json()
+    }
+
+    fn health(&self) -> Result<(), String> {
+        self.status().health()
+    }
+}
+
+/// Sends a request to the switch's daemon at the admin socket `path`, and returns its answer.
+///
+/// # Errors
+/// The daemon does not answer, or refuses.
+pub fn send_request<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    request: &Request,
+) -> Result<T, RequestError> {
+    spillway_daemon::send_json_request(path, request, REQUEST_TIMEOUT)
+}
+
+/// Requests a switch's status, with the errors of [`send_request`]; a program that is no switch is
+/// [`RequestError::UnexpectedAnswer`].
+pub fn request_status(path: &Path) -> Result<SwitchStatus, RequestError> {
+    let status: Value = send_request(path, &Request::Status {})?;
+    if status["kind"] != "switch" {
+        return Err(RequestError::UnexpectedAnswer("the program there is no switch".to_owned()));
+    }
+    serde_json::from_value(status).map_err(|error| RequestError::UnexpectedAnswer(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_and_incomplete_requests_are_refused() {
+        let parse = |text: &str| serde_json::from_str::<Request>(text);
+        assert_eq!(parse(r#"{"command":"status"}"#).unwrap(), Request::Status {});
+        let selection = Selection { service: Some("cache".into()), client: None };
+        let flows = Request::Flows { selection: selection.clone(), limit: 5 };
+        assert_eq!(parse(r#"{"command":"flows","selection":{"service":"cache"},"limit":5}"#).unwrap(), flows);
+        let clear = Request::ClearFlows { selection };
+        assert_eq!(parse(&serde_json::to_string(&clear).unwrap()).unwrap(), clear);
+        // What `spillway relief` sends to every program of a host.
+        assert!(parse(r#"{"command":"relief","service":"a","word":"on"}"#).is_ok());
+        for wrong in [
+            "",
+            "{}",
+            r#"{"command":"stop"}"#,
+            r#"{"command":"clear_flows"}"#,
+            r#"{"command":"flows","selection":{"server":"a"},"limit":5}"#,
+            r#"{"command":"flows","selection":{}}"#,
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_operators_change_anything() {
+        let selection = Selection::default();
+        assert_eq!(Control::needs(&Request::Status {}), Rights::Read);
+        assert_eq!(Control::needs(&Request::Flows { selection: selection.clone(), limit: 1 }), Rights::Read);
+        assert_eq!(Control::needs(&Request::ClearFlows { selection }), Rights::Operate);
+        assert_eq!(Control::needs(&Request::Reload {}), Rights::Operate);
+    }
+}

@@ -1,0 +1,34 @@
+//! The switch's daemon, beside the XDP program that forwards packets and handles control messages.
+//!
+//! The program works without the daemon. The daemon loads it, writes its configuration, ends the entries of ended
+//! flows, and answers operators: [`run`] is the `spillway switch` command, [`control`] has the requests at its admin
+//! socket, [`config`] the settings.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod control;
+
+mod change;
+mod flows;
+mod lock;
+mod messages;
+mod metrics;
+mod program;
+mod run;
+mod running;
+mod start_error;
+mod status;
+mod sweep;
+mod tables;
+
+pub use control::{SettingsSource, request_status};
+pub use flows::{Cleared, Client, FLOWS_LISTED_MAX, FlowStatus, Flows, Selection, SiteStatus};
+pub use metrics::METRICS;
+pub use run::{detach, run};
+pub use start_error::StartError;
+pub use status::{FlowsStatus, PortStatus, ServerStatus, ServiceStatus, SwitchStatus};
+
+/// Default path of a switch's admin socket, see [`spillway_daemon::default_socket`].
+pub fn default_socket() -> std::path::PathBuf {
+    spillway_daemon::default_socket("switch")
+}

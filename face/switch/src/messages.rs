@@ -1,0 +1,229 @@
+//! The control messages of the switch's own daemon: frames that the daemon passes through the program itself, so that
+//! an entry only ever changes by a control message with its generation, never behind the program's back.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::time::{ClockId, clock_gettime};
+use spillway_auth::{SwitchKey, SwitchRejection};
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::{checksum, ipv4, ipv6, udp};
+use spillway_wire::switch::{Answer, Body, MESSAGE_BYTES, Message, Request, ServerId};
+
+/// The Ethernet address of both ends: the program compares neither with anything.
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 0]);
+const HOP_LIMIT: u8 = 64;
+
+/// Makes the daemon's requests and reads their answers.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    key: SwitchKey,
+    epoch: u64,
+    sequence: AtomicU64,
+}
+
+/// Why an answer cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The frame has no valid control message under the daemon's key.
+    Rejected(SwitchRejection),
+    /// The message is no answer to the request.
+    Other,
+}
+
+impl Messages {
+    /// Messages for the switch with this start time, under the key that its table of senders has for the daemon.
+    pub(crate) fn new(key: SwitchKey, epoch: u64) -> Messages {
+        Messages { key, epoch, sequence: AtomicU64::new(first_sequence()) }
+    }
+
+    /// The key, for the program's table of senders.
+    pub(crate) fn key(&self) -> &SwitchKey {
+        &self.key
+    }
+
+    /// Start time of the switch in nanoseconds since 1970.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The frame of a request to the control endpoint `control`, and its sequence number.
+    pub(crate) fn frame(&self, control: SocketAddr, request: Request) -> (u64, Vec<u8>) {
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        let message =
+            Message { sender: ServerId::DAEMON, sequence, epoch: self.epoch, body: Body::Request(request) };
+        (sequence, frame(control, &self.key.emit(&message)))
+    }
+
+    /// The answer in a frame, which the program made of the request with this sequence number.
+    ///
+    /// # Errors
+    /// The frame holds no answer to this request.
+    pub(crate) fn answer(&self, sequence: u64, frame: &[u8]) -> Result<Answer, NoAnswer> {
+        let payload = frame.last_chunk::<MESSAGE_BYTES>().ok_or(NoAnswer::Other)?;
+        let message = self.key.parse(payload).map_err(NoAnswer::Rejected)?;
+        match message.body {
+            Body::Answer(answer) if (message.sequence, message.epoch) == (sequence, self.epoch) => Ok(answer),
+            _ => Err(NoAnswer::Other),
+        }
+    }
+}
+
+/// A random key for a daemon.
+///
+/// # Errors
+/// The kernel has no random bytes.
+pub(crate) fn fresh_key() -> io::Result<SwitchKey> {
+    Ok(spillway_keys::fresh_key()?.switch_key())
+}
+
+/// Nanoseconds since the host's start. Pinned tables remember the highest sequence number of the previous daemon, which sent
+/// less than one message in a nanosecond; the tables do not outlive the host's start.
+fn first_sequence() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let (seconds, nanoseconds) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}
+
+/// A frame with a datagram from the control endpoint to itself.
+fn frame(control: SocketAddr, payload: &[u8; MESSAGE_BYTES]) -> Vec<u8> {
+    const DATAGRAM_BYTES: u16 = (udp::HEADER_BYTES + MESSAGE_BYTES) as u16;
+    let ip_bytes = if control.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
+    let mut frame = vec![0; ethernet::HEADER_BYTES + ip_bytes + usize::from(DATAGRAM_BYTES)];
+    let start = frame.len() - MESSAGE_BYTES;
+    frame[start..].copy_from_slice(payload);
+    let (head, rest) = frame.split_at_mut(ethernet::HEADER_BYTES);
+    let (packet, datagram) = rest.split_at_mut(ip_bytes);
+    let (pseudo, kind) = match control.ip() {
+        IpAddr::V4(ip) => {
+            let header = ipv4::Header {
+                source: ip,
+                target: ip,
+                protocol: ipv4::PROTOCOL_UDP,
+                ttl: HOP_LIMIT,
+                dscp_ecn: 0,
+                ident: 0,
+                dont_fragment: true,
+                payload_bytes: DATAGRAM_BYTES,
+            };
+            header.emit(packet.try_into().expect("the packet's head has the length of a header"));
+            let pseudo = checksum::pseudo_v4(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES.into());
+            (pseudo, ethernet::KIND_IPV4)
+        }
+        IpAddr::V6(ip) => {
+            let header = ipv6::Header {
+                source: ip,
+                target: ip,
+                protocol: ipv4::PROTOCOL_UDP,
+                hop_limit: HOP_LIMIT,
+                dscp_ecn: 0,
+                flow_label: 0,
+                payload_bytes: DATAGRAM_BYTES,
+            };
+            header.emit(packet.try_into().expect("the packet's head has the length of a header"));
+            let pseudo = checksum::pseudo_v6(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES.into());
+            (pseudo, ethernet::KIND_IPV6)
+        }
+    };
+    let header = udp::Header {
+        source: control.port(),
+        target: control.port(),
+        payload_bytes: DATAGRAM_BYTES - udp::HEADER_BYTES as u16,
+    };
+    header.emit(datagram, pseudo);
+    let header = ethernet::Header { target: MAC, source: MAC, kind };
+    header.emit(head.try_into().expect("the frame's head has the length of a header"));
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_wire::switch::{Endpoint, Flow, FlowState, Kind, Status, Subject};
+
+    use super::*;
+
+    fn fresh() -> Messages {
+        Messages::new(fresh_key().unwrap(), 7)
+    }
+
+    fn flow() -> Flow {
+        let endpoint = |text: &str| Endpoint::from(text.parse::<SocketAddr>().unwrap());
+        Flow::new(endpoint("10.0.0.7:4000"), endpoint("10.0.0.5:11211")).unwrap()
+    }
+
+    /// The frame with its message turned into an answer.
+    fn answered(messages: &Messages, frame: &[u8], change: impl FnOnce(&mut Message)) -> Vec<u8> {
+        let start = frame.len() - MESSAGE_BYTES;
+        let mut message = messages.key.parse(&frame[start..]).unwrap();
+        message.body = Body::Answer(Answer {
+            kind: Kind::Get,
+            status: Status::NoEntry,
+            state: FlowState::None,
+            generation: 0,
+            subject: Subject::Flow(flow()),
+            owner: None,
+            load: 0,
+            lifetime_ms: 0,
+            free_places: 0,
+            weight: 0,
+        });
+        change(&mut message);
+        [&frame[..start], &messages.key.emit(&message)].concat()
+    }
+
+    #[test]
+    fn frames_are_valid_datagrams_of_both_families() {
+        let messages = fresh();
+        for control in ["10.0.0.1:9511", "[2001:db8::1]:9511"] {
+            let control: SocketAddr = control.parse().unwrap();
+            let (sequence, frame) = messages.frame(control, Request::Get { flow: flow() });
+            let (head, packet) = ethernet::Header::parse(&frame).unwrap();
+            let (header, payload) = match control.ip() {
+                IpAddr::V4(ip) => {
+                    let (header, _, payload) = ipv4::Header::parse(packet).unwrap();
+                    assert_eq!((head.kind, header.target), (ethernet::KIND_IPV4, ip));
+                    udp::Header::parse_v4(payload, ip, ip).unwrap()
+                }
+                IpAddr::V6(ip) => {
+                    let (header, _, payload) = ipv6::Header::parse(packet).unwrap();
+                    assert_eq!((head.kind, header.target), (ethernet::KIND_IPV6, ip));
+                    udp::Header::parse_v6(payload, ip, ip).unwrap()
+                }
+            };
+            assert_eq!(header.target, 9511);
+            let message = messages.key.parse(payload).unwrap();
+            assert_eq!((message.sender, message.sequence, message.epoch), (ServerId::DAEMON, sequence, 7));
+            assert_eq!(message.body, Body::Request(Request::Get { flow: flow() }));
+        }
+    }
+
+    #[test]
+    fn sequence_numbers_grow_also_over_a_restart() {
+        let control = "10.0.0.1:9511".parse().unwrap();
+        let first = fresh();
+        let numbers: Vec<u64> = (0..100).map(|_| first.frame(control, Request::Hello).0).collect();
+        assert!(numbers.is_sorted_by(|one, next| one < next));
+        let second = fresh();
+        assert!(second.frame(control, Request::Hello).0 > numbers[99]);
+        assert_ne!(first.key, second.key);
+    }
+
+    #[test]
+    fn only_the_answer_to_the_request_is_accepted() {
+        let messages = fresh();
+        let (sequence, frame) =
+            messages.frame("10.0.0.1:9511".parse().unwrap(), Request::Get { flow: flow() });
+        let answer = messages.answer(sequence, &answered(&messages, &frame, |_| ()));
+        assert_eq!(answer.map(|answer| answer.status), Ok(Status::NoEntry));
+        assert_eq!(messages.answer(sequence, &frame), Err(NoAnswer::Other), "a request is no answer");
+        let later = answered(&messages, &frame, |message| message.sequence += 1);
+        assert_eq!(messages.answer(sequence, &later), Err(NoAnswer::Other));
+        let foreign = answered(&messages, &frame, |message| message.epoch += 1);
+        assert_eq!(messages.answer(sequence, &foreign), Err(NoAnswer::Other));
+        let other = fresh();
+        let forged = answered(&messages, &frame, |_| ());
+        assert_eq!(other.answer(sequence, &forged), Err(NoAnswer::Rejected(SwitchRejection::Tag)));
+        assert_eq!(messages.answer(sequence, &frame[..100]), Err(NoAnswer::Other));
+    }
+}

@@ -1,0 +1,165 @@
+//! Runs a switch's daemon until SIGTERM.
+
+use std::convert::Infallible;
+use std::io;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::CapabilitySet;
+use spillway_daemon::{ControlPorts, MainThread, ServedPorts, Service, keep_capabilities};
+use tracing::{error, info, warn};
+
+use crate::config::SwitchConfig;
+use crate::control::{Control, SettingsSource};
+use crate::lock::{Lock, pin_directory};
+use crate::messages::{Messages, fresh_key};
+use crate::program::Program;
+use crate::running::Running;
+use crate::start_error::StartError;
+
+/// Runs a switch's daemon until SIGTERM; `source` reads the settings at each reload. The program stays attached when
+/// the daemon ends: it forwards and answers control messages without the daemon.
+///
+/// SIGTERM or SIGINT: ends. SIGHUP: reload. SIGUSR1: the status on standard error. A thread that fails ends the process. A
+/// service manager is notified of start, reload and end.
+///
+/// # Errors
+/// Another daemon runs, the program cannot be loaded or attached, or a port cannot be bound.
+pub fn run(config: SwitchConfig, source: SettingsSource) -> Result<ExitCode, StartError> {
+    let main = MainThread::new().map_err(StartError::Host)?;
+    let daemon = Daemon::start(config, source, &main)?;
+    // Attaching to an interface, also at a reload, needs CAP_NET_ADMIN; the tables need CAP_BPF; key files may need
+    // others. Only raw sockets are never used.
+    keep_capabilities(!CapabilitySet::NET_RAW).map_err(StartError::Host)?;
+    let control = Arc::clone(&daemon.control);
+    control.manager().ready(&control.status().summary());
+    let mut daemon = daemon;
+    Ok(main.run(&mut daemon, control.manager()))
+}
+
+/// Detaches the program of a switch whose daemon does not run, and removes its tables: flows are forgotten, and the
+/// interfaces belong to the kernel again.
+///
+/// # Errors
+/// The daemon runs, or the tables cannot be removed.
+pub fn detach(name: &str) -> Result<(), StartError> {
+    let directory = pin_directory(name);
+    let _lock = Lock::take(&directory)?;
+    Program::remove(&directory).map_err(StartError::Program)
+}
+
+struct Daemon {
+    running: Arc<Running>,
+    control: Arc<Control>,
+    reload: SyncSender<()>,
+    ports: Option<ServedPorts>,
+    /// Dropping the sender ends the sweeper.
+    sweeper: Option<(Sender<()>, JoinHandle<()>)>,
+    is_draining: bool,
+    _lock: Lock,
+}
+
+impl Daemon {
+    fn start(config: SwitchConfig, source: SettingsSource, main: &MainThread) -> Result<Daemon, StartError> {
+        let directory = pin_directory(&config.name);
+        let lock = Lock::take(&directory)?;
+        let ports = ControlPorts::bind(Some(&config.socket), config.admin_group.as_ref(), config.metrics)
+            .map_err(StartError::Port)?;
+        let key = fresh_key().map_err(StartError::Host)?;
+        let rules = config.rules(key.clone());
+        let program = Program::start(&directory, &config, &rules).map_err(StartError::Program)?;
+        let messages = Messages::new(key, program.epoch());
+        info!(
+            epoch = messages.epoch(),
+            "switch {}: {} on {} ports",
+            config.name,
+            if program.is_adopted() { "its tables and flows are kept, forwarding" } else { "forwarding" },
+            config.ports.len()
+        );
+        let running = Arc::new(Running::new(program, messages, config, main.watch().clone()));
+        // The first status has figures.
+        running.turn().map_err(StartError::Program)?;
+        let control = Arc::new(Control::new(Arc::clone(&running), source));
+        let sweeper = start_sweeper(&running, main).map_err(StartError::Host)?;
+        let reload = start_reloads(Arc::clone(&control)).map_err(StartError::Host)?;
+        let ports = ports.serve(&control).map_err(StartError::Host)?;
+        if let Some(address) = ports.metrics_address() {
+            info!("metrics at http://{address}/metrics");
+            if !address.ip().is_loopback() {
+                warn!(
+                    "metrics at {address} need no password: every host that reaches this address can read them"
+                );
+            }
+        }
+        let (ports, sweeper) = (Some(ports), Some(sweeper));
+        Ok(Daemon { running, control, reload, ports, sweeper, is_draining: false, _lock: lock })
+    }
+}
+
+fn start_sweeper(running: &Arc<Running>, main: &MainThread) -> io::Result<(Sender<()>, JoinHandle<()>)> {
+    let (stop, stopped) = channel();
+    let running = Arc::clone(running);
+    let sweep = move || {
+        // Only reads and changes tables. A system that refuses to drop capabilities keeps unused ones.
+        let _ = keep_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN);
+        running.sweep(&stopped);
+        Ok::<(), Infallible>(())
+    };
+    Ok((stop, main.watch().spawn("sweep", sweep)?))
+}
+
+/// Starts a thread that reloads, so that slow files and interfaces delay neither the watchdog nor a signal to end.
+fn start_reloads(control: Arc<Control>) -> io::Result<SyncSender<()>> {
+    let (request, requests) = sync_channel(1);
+    let reload = move || {
+        let _ = keep_capabilities(!CapabilitySet::NET_RAW);
+        while requests.recv().is_ok() {
+            // `reload` logs its outcome.
+            let _ = control.reload();
+        }
+    };
+    std::thread::Builder::new().name("reload".into()).spawn(reload)?;
+    Ok(request)
+}
+
+impl Service for Daemon {
+    fn clients_on_failure(&self) -> &'static str {
+        "the program forwards without the daemon"
+    }
+
+    fn status_line(&self) -> String {
+        self.control.status().to_string()
+    }
+
+    fn reload(&mut self) {
+        // Fails if a reload waits already, which will read the settings after this call.
+        let _ = self.reload.try_send(());
+    }
+
+    fn drain(&mut self) {
+        info!("ending: the program stays attached and forwards without the daemon");
+        self.is_draining = true;
+    }
+
+    fn is_drained(&mut self) -> bool {
+        self.is_draining
+    }
+
+    fn stop(&mut self) {
+        self.ports = None;
+        if let Some((stop, thread)) = self.sweeper.take() {
+            drop(stop);
+            if thread.join().is_err() {
+                error!("the thread that reads the tables has panicked");
+            }
+        }
+    }
+
+    fn is_alive(&mut self, within: Duration) -> bool {
+        // The sweeper reads the tables once a second.
+        self.running.was_swept_within(within.max(Duration::from_secs(5)))
+    }
+}

@@ -1,0 +1,298 @@
+//! A switch's status.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Status of a switch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// `switch`: tells the status from those of other programs.
+    pub kind: String,
+    /// Name of the switch.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// Time since the daemon's start. The switch forwards since [`epoch`](Self::epoch).
+    pub uptime_ms: u64,
+    /// Start time of the switch in nanoseconds since 1970: when its tables were made.
+    pub epoch: u64,
+    /// The interfaces.
+    pub ports: Vec<PortStatus>,
+    /// Servers that may own flows.
+    pub servers: Vec<ServerStatus>,
+    /// Services whose flows may move.
+    pub services: Vec<ServiceStatus>,
+    /// Hosts that are no servers.
+    pub stations: usize,
+    /// Routes.
+    pub prefixes: usize,
+    /// Flows with an entry.
+    pub flows: FlowsStatus,
+    /// Packets by verdict since the switch's start.
+    pub packets: BTreeMap<String, u64>,
+    /// Time since these figures were read from the switch's tables.
+    pub age_ms: u64,
+    /// Log lines dropped because writing failed or was too slow.
+    pub log_lines_dropped: u64,
+    /// A thread that has failed, and the reason.
+    #[serde(default)]
+    pub thread_failure: Option<String>,
+}
+
+/// An interface of a switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// Name of the interface.
+    pub interface: String,
+    /// Number of the port.
+    pub number: u8,
+    /// How the program runs there: `native` (in the driver) or `generic` (behind it, slow).
+    pub mode: String,
+    /// Why the program does not run there; `None` if it does.
+    pub problem: Option<String>,
+    /// Services whose flows the port's servers may own.
+    pub may_own: Vec<String>,
+}
+
+/// A server that may own flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Name of the server.
+    pub name: String,
+    /// The server's id in control messages.
+    pub id: u8,
+    /// Interface of the port.
+    pub port: String,
+    /// Id of the server's key.
+    pub key: String,
+    /// Whether the server has said *hello* and its heartbeats arrive.
+    pub is_alive: bool,
+    /// The service of its last heartbeat.
+    pub service: Option<String>,
+    /// The load in its last heartbeat.
+    pub load: u32,
+    /// Connections that the server can still import.
+    pub free_places: u32,
+    /// Its capacity relative to other servers of the service.
+    pub weight: u16,
+    /// Time since its last heartbeat; `None` without one.
+    pub heartbeat_age_ms: Option<u64>,
+}
+
+/// A service whose flows may move.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Name of the service.
+    pub name: String,
+    /// Its flows with an entry: those that were moved, or are being moved.
+    pub flows: u64,
+}
+
+/// Numbers of flows with an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowsStatus {
+    /// A target was asked; packets go to the owner.
+    pub asked: u64,
+    /// Packets go to a target, which buffers them.
+    pub held: u64,
+    /// No move is under way.
+    pub owned: u64,
+    /// Maximum number of flows.
+    pub max: u64,
+    /// Entries of ended flows that the daemon has removed since its start.
+    pub swept: u64,
+}
+
+impl FlowsStatus {
+    /// All flows with an entry.
+    pub fn total(&self) -> u64 {
+        self.asked + self.held + self.owned
+    }
+}
+
+impl SwitchStatus {
+    /// The JSON form as text, with a line end.
+    pub fn to_json(&self) -> String {
+        format!("{:#}\n", json!(self))
+    }
+
+    /// One short line for a service manager.
+    pub fn summary(&self) -> String {
+        let attached = self.ports.iter().filter(|port| port.problem.is_none()).count();
+        let alive = self.servers.iter().filter(|server| server.is_alive).count();
+        format!(
+            "{attached} of {} ports, {alive} of {} servers alive, {} flows",
+            self.ports.len(),
+            self.servers.len(),
+            self.flows.total()
+        )
+    }
+
+    /// Packets that were forwarded, and packets that were dropped.
+    pub fn forwarded_and_dropped(&self) -> (u64, u64) {
+        let sum = |is_drop: bool| {
+            let counted = self.packets.iter().filter(|(verdict, _)| verdict.starts_with("drop_") == is_drop);
+            counted.map(|(_, packets)| packets).sum()
+        };
+        (sum(false), sum(true))
+    }
+
+    /// Reasons for which the switch is not healthy, one on each line.
+    ///
+    /// # Errors
+    /// There is such a reason.
+    pub fn health(&self) -> Result<(), String> {
+        let mut reasons: Vec<String> = Vec::new();
+        let failed = self.ports.iter().filter_map(|port| Some((port, port.problem.as_ref()?)));
+        reasons.extend(failed.map(|(port, problem)| format!("port {}: {problem}", port.interface)));
+        if self.flows.total() >= self.flows.max {
+            reasons.push(format!("the table of flows is full: {} flows; raise flows_max", self.flows.max));
+        }
+        if self.age_ms > AGE_MAX_MS {
+            reasons.push(format!("the tables were not read for {} s", self.age_ms / 1000));
+        }
+        reasons.extend(self.thread_failure.clone());
+        if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n")) }
+    }
+}
+
+/// The daemon reads the tables once a second.
+const AGE_MAX_MS: u64 = 10_000;
+
+/// One line for the switch, and one for each port with a problem and each server.
+impl fmt::Display for SwitchStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (forwarded, dropped) = self.forwarded_and_dropped();
+        write!(f, "switch {} (pid {}) running for {} s", self.name, self.pid, self.uptime_ms / 1000)?;
+        write!(f, ", {} ports, {} services", self.ports.len(), self.services.len())?;
+        let FlowsStatus { asked, held, owned, max, .. } = self.flows;
+        write!(f, ", {} flows of {max} ({owned} owned, {held} held, {asked} asked)", self.flows.total())?;
+        write!(f, ", {forwarded} packets forwarded, {dropped} dropped")?;
+        let drops: Vec<String> = self
+            .packets
+            .iter()
+            .filter(|(_, packets)| **packets > 0)
+            .filter_map(|(verdict, packets)| Some(format!("{} {packets}", verdict.strip_prefix("drop_")?)))
+            .collect();
+        if !drops.is_empty() {
+            write!(f, " ({})", drops.join(", "))?;
+        }
+        if self.log_lines_dropped > 0 {
+            write!(f, ", {} log lines dropped", self.log_lines_dropped)?;
+        }
+        self.ports.iter().try_for_each(|port| write!(f, "\n{port}"))?;
+        self.servers.iter().try_for_each(|server| write!(f, "\n{server}"))
+    }
+}
+
+impl fmt::Display for PortStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "port {} {}: ", self.number, self.interface)?;
+        match &self.problem {
+            Some(problem) => f.write_str(problem)?,
+            None => f.write_str(&self.mode)?,
+        }
+        if !self.may_own.is_empty() {
+            write!(f, ", servers may own {}", self.may_own.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ServerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "server {} (id {}) on {}: ", self.name, self.id, self.port)?;
+        match (self.is_alive, self.heartbeat_age_ms) {
+            (true, _) => {
+                let service = self.service.as_deref().unwrap_or("no service yet");
+                write!(f, "alive, {service}, load {}, {} free places", self.load, self.free_places)
+            }
+            (false, Some(age)) => write!(f, "silent, last heartbeat {age} ms ago"),
+            (false, None) => f.write_str("no hello yet"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status() -> SwitchStatus {
+        let port = |interface: &str, number| PortStatus {
+            interface: interface.into(),
+            number,
+            mode: "native".into(),
+            ..PortStatus::default()
+        };
+        let server = |name: &str, id, is_alive, heartbeat_age_ms| ServerStatus {
+            name: name.into(),
+            id,
+            port: "eth1".into(),
+            is_alive,
+            service: is_alive.then(|| "cache".to_owned()),
+            load: 5,
+            free_places: 9,
+            heartbeat_age_ms,
+            ..ServerStatus::default()
+        };
+        SwitchStatus {
+            kind: "switch".into(),
+            name: "rack-1".into(),
+            pid: 7,
+            uptime_ms: 61_000,
+            ports: vec![port("eth0", 0), PortStatus { may_own: vec!["cache".into()], ..port("eth1", 1) }],
+            servers: vec![
+                server("a", 1, true, Some(3)),
+                server("b", 2, false, Some(1500)),
+                server("c", 3, false, None),
+            ],
+            services: vec![ServiceStatus { name: "cache".into(), flows: 6 }],
+            flows: FlowsStatus { asked: 1, held: 2, owned: 3, max: 100, swept: 0 },
+            packets: BTreeMap::from([
+                ("switched".to_owned(), 10),
+                ("to_owner".to_owned(), 5),
+                ("drop_not_owner".to_owned(), 2),
+                ("drop_short".to_owned(), 0),
+            ]),
+            ..SwitchStatus::default()
+        }
+    }
+
+    #[test]
+    fn status_is_a_line_for_the_switch_and_each_port_and_server() {
+        let expected = "switch rack-1 (pid 7) running for 61 s, 2 ports, 1 services, 6 flows of 100 (3 owned, 2 held, 1 \
+                        asked), 15 packets forwarded, 2 dropped (not_owner 2)\n\
+                        port 0 eth0: native\n\
+                        port 1 eth1: native, servers may own cache\n\
+                        server a (id 1) on eth1: alive, cache, load 5, 9 free places\n\
+                        server b (id 2) on eth1: silent, last heartbeat 1500 ms ago\n\
+                        server c (id 3) on eth1: no hello yet";
+        assert_eq!(status().to_string(), expected);
+        assert_eq!(status().summary(), "2 of 2 ports, 1 of 3 servers alive, 6 flows");
+        let json: SwitchStatus = serde_json::from_str(&status().to_json()).unwrap();
+        assert_eq!(json, status());
+    }
+
+    #[test]
+    fn each_reason_against_health_is_a_line() {
+        assert_eq!(status().health(), Ok(()));
+        let mut status = status();
+        status.ports[1].problem = Some("detached".into());
+        status.flows.owned = 97;
+        status.age_ms = 11_000;
+        status.thread_failure = Some("thread sweep panicked".into());
+        let reasons = status.health().unwrap_err();
+        let lines: Vec<&str> = reasons.lines().collect();
+        assert_eq!(lines.len(), 4, "{reasons}");
+        assert!(
+            lines[0].starts_with("port eth1: detached") && lines[1].contains("raise flows_max"),
+            "{reasons}"
+        );
+        assert!(lines[2].contains("11 s") && lines[3].contains("sweep"), "{reasons}");
+    }
+}

@@ -1,0 +1,117 @@
+/* The switch: forwards frames between its ports, sends the packets of flows to their owners, and answers control
+ * messages with which servers change the owners. docs/switch.md has the rules; core/rules has them in Rust, and
+ * tests compare the two. */
+#include "switch/control.h"
+#include "switch/flow.h"
+#include "switch/forward.h"
+
+/* Sets `run` to the caller's time and port, and room for the decision, in tests. */
+static __always_inline bool test_run(struct xdp_md *context, struct test_run **run)
+{
+    *run = (void *)(long)context->data_meta;
+    return (void *)(*run + 1) <= (void *)(long)context->data;
+}
+
+/* Sets time and ingress port; false if the frame arrived on an interface that is no port. */
+static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
+{
+    __u32 interface = context->ingress_ifindex;
+    struct port *port;
+    __u32 *number;
+
+    if (is_test) {
+        struct test_run *run;
+
+        if (!test_run(context, &run))
+            return false;
+        interface = run->ingress;
+        frame->now = run->now;
+    } else {
+        frame->now = bpf_ktime_get_ns();
+    }
+    number = bpf_map_lookup_elem(&interfaces, &interface);
+    if (!number)
+        return false;
+    frame->ingress = *number;
+    port = bpf_map_lookup_elem(&ports, number);
+    if (!port)
+        return false;
+    frame->port = *port;
+    return true;
+}
+
+/* Whether a server could send TCP under a service's address past the check of its owner: receivers understand more
+ * headers than the program parses. */
+static __always_inline bool hides_ports(const struct frame *frame)
+{
+    return frame->parsed == PARSED_LONG_CHAIN || frame->packet.has_more_tags;
+}
+
+static __always_inline enum verdict decide(struct xdp_md *context, struct frame *frame)
+{
+    enum verdict verdict;
+    void *data;
+
+    if (!receive(context, frame))
+        return DROP_UNKNOWN_PORT;
+    frame->parsed = parse_frame(context, &frame->packet);
+    if (head(context, sizeof(struct ethernet), &data)) {
+        frame->target = ((struct ethernet *)data)->target;
+        frame->source = ((struct ethernet *)data)->source;
+    }
+    if (frame->port.is_daemon)
+        return is_control(frame) ? control_rule(context, frame) : DROP_UNKNOWN_PORT;
+    if (is_link_local(&frame->target))
+        return DROP_LINK_LOCAL;
+    if (frame->parsed == PARSED_SHORT)
+        return DROP_SHORT;
+    frame->is_routed = same_mac(&frame->target, &frame->port.mac);
+    if (is_control(frame))
+        return control_rule(context, frame);
+    if (frame->parsed == PARSED_PORTS && frame->packet.protocol == IPPROTO_TCP) {
+        verdict = flow_rule(context, frame);
+        if (verdict != UNDECIDED)
+            return verdict;
+    }
+    if (frame->port.is_server && hides_ports(frame))
+        return DROP_NOT_OWNER;
+    verdict = forward(context, frame);
+    return frame->from_owner && (verdict == SWITCHED || verdict == ROUTED) ? FROM_OWNER : verdict;
+}
+
+/* Counts a verdict and carries it out. */
+static __always_inline int act(struct xdp_md *context, const struct frame *frame, __u32 verdict)
+{
+    __u64 *packets = bpf_map_lookup_elem(&verdicts, &verdict);
+
+    if (packets)
+        ++*packets;
+    if (is_test) {
+        struct test_run *run;
+
+        if (test_run(context, &run)) {
+            run->verdict = verdict;
+            run->egress = frame->egress;
+        }
+    }
+    if (verdict >= DROP_UNKNOWN_PORT)
+        return XDP_DROP;
+    if (verdict == PASSED)
+        return XDP_PASS;
+    if (verdict == FLOODED)
+        return bpf_redirect_map(&egress, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
+    /* The daemon reads the answer from the buffer of its BPF_PROG_TEST_RUN. */
+    if (frame->egress == PORT_DAEMON)
+        return XDP_TX;
+    return bpf_redirect_map(&egress, frame->egress, XDP_DROP);
+}
+
+SEC("xdp")
+int spillway_switch(struct xdp_md *context)
+{
+    struct frame frame = {};
+
+    return act(context, &frame, decide(context, &frame));
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,131 @@
+/* Turns the frame of a control message into its answer, or into the message for another server. */
+#ifndef SPILLWAY_SWITCH_ANSWER_H
+#define SPILLWAY_SWITCH_ANSWER_H
+
+#include "move.h"
+#include "rewrite.h"
+#include "siphash.h"
+
+static __always_inline void write_site(struct message *message, const struct site *site)
+{
+    write_endpoint(&message->owner, &site->address, site->port);
+    message->mac = site->mac;
+}
+
+/* Writes the state of the flow, as it is after the message, into the message. `site`: its owner or its target. */
+static __always_inline void write_state(struct control *control, const struct site *site)
+{
+    control->message.state = control->entry.state;
+    control->message.generation = bpf_cpu_to_be64(control->entry.generation);
+    write_site(&control->message, site);
+}
+
+/* The checksum of the datagram (RFC 768), whose bytes follow its pseudo-header. */
+static __always_inline __u16 datagram_check(struct control *control)
+{
+    __u32 bytes = __builtin_offsetof(struct control, message) + sizeof(control->message);
+    __u16 check;
+
+    control->length = bpf_htonl(sizeof(control->udp) + sizeof(control->message));
+    control->protocol = bpf_htonl(IPPROTO_UDP);
+    control->udp.check = 0;
+    check = ~folded(bpf_csum_diff(NULL, 0, (__be32 *)control, bytes, 0));
+    return check ? check : 0xffff;
+}
+
+static __always_inline void write_ipv4(struct xdp_md *context, const struct packet *packet,
+                                       const struct control *control, bool is_answer)
+{
+    struct ipv4 ip;
+    __be32 source = control->source.words[3], destination = control->destination.words[3];
+
+    if (!load(context, packet->network, &ip, sizeof(ip)))
+        return;
+    set_hop_limit_ipv4(&ip, HOP_LIMIT);
+    /* The sum of an answer, whose addresses are swapped, stays the same. */
+    if (!is_answer)
+        ip.check = adjusted(ip.check, change32(ip.source, source) + change32(ip.destination, destination));
+    ip.source = source;
+    ip.destination = destination;
+    bpf_xdp_store_bytes(context, packet->network, &ip, sizeof(ip));
+}
+
+static __always_inline void write_ipv6(struct xdp_md *context, const struct packet *packet,
+                                       const struct control *control)
+{
+    __u8 limit = HOP_LIMIT;
+
+    bpf_xdp_store_bytes(context, packet->network + IPV6_HOP_LIMIT, &limit, sizeof(limit));
+    /* source and destination follow each other here as in the header */
+    bpf_xdp_store_bytes(context, packet->network + IPV6_HOP_LIMIT + 1, (void *)&control->source,
+                        2 * sizeof(struct address));
+}
+
+/* Writes the datagram into the frame: addresses, ports and message of `control`. */
+__noinline int write_datagram(struct xdp_md *context, const struct packet *packet,
+                                           struct control *control, bool is_answer)
+{
+    if (!packet || !control)
+        return 0;
+    control->udp.check = datagram_check(control);
+    if (packet->is_ipv6)
+        write_ipv6(context, packet, control);
+    else
+        write_ipv4(context, packet, control, is_answer);
+    return bpf_xdp_store_bytes(context, packet->transport, &control->udp,
+                               sizeof(control->udp) + sizeof(control->message));
+}
+
+static __always_inline void tag(struct message *message, const struct server *receiver)
+{
+    message->tag = message_tag(message, receiver->key[0], receiver->key[1]);
+}
+
+/* Sends the message back to its sender. */
+static __noinline int send_answer(struct xdp_md *context, struct frame *frame, struct control *control,
+                                  const struct server *sender, enum status status)
+{
+    const struct packet *packet = &frame->packet;
+
+    control->message.flags = bpf_htons(FLAG_FROM_SWITCH);
+    control->message.status = status;
+    tag(&control->message, sender);
+    control->source = packet->local;
+    control->destination = packet->peer;
+    control->udp.source = packet->local_port;
+    control->udp.destination = packet->peer_port;
+    write_datagram(context, packet, control, true);
+    set_target(context, &frame->source);
+    set_source(context, &frame->target);
+    frame->egress = frame->ingress;
+    return ANSWERED;
+}
+
+/* Sends the message on to control->receiver, which reaches() has checked. */
+static __noinline int relay(struct xdp_md *context, struct frame *frame, struct control *control,
+                            enum outcome outcome)
+{
+    const struct packet *packet = &frame->packet;
+    struct server *receiver = server_of(control->receiver);
+    struct owner *owner = owner_of(control->receiver);
+    __u32 egress = receiver ? receiver->port : 0;
+    struct port *port = bpf_map_lookup_elem(&ports, &egress);
+
+    if (!receiver || !owner || !port)
+        return DROP_CONTROL_INVALID; /* the configuration has changed since reaches() */
+    control->message.flags = bpf_htons(FLAG_FROM_SWITCH);
+    control->message.status = outcome == RELAY_OK ? STATUS_OK : STATUS_FULL;
+    write_state(control, &control->entry.target);
+    tag(&control->message, receiver);
+    control->source = packet->local;
+    control->destination = receiver->address;
+    control->udp.source = packet->local_port;
+    control->udp.destination = owner->control_port;
+    write_datagram(context, packet, control, false);
+    set_target(context, &receiver->mac);
+    set_source(context, &port->mac);
+    frame->egress = egress;
+    return RELAYED;
+}
+
+#endif

@@ -1,0 +1,198 @@
+/* Owners: who is alive, and the choice of the least loaded one. */
+#ifndef SPILLWAY_SWITCH_LOAD_H
+#define SPILLWAY_SWITCH_LOAD_H
+
+#include "maps.h"
+
+/* What decides whether owners are silent. */
+struct liveness {
+    __u64 clock;
+    __u64 timeout;
+};
+
+static __always_inline __u64 interval(__u64 now, __u64 last)
+{
+    __u64 passed = since(now, last);
+
+    return passed < INTERVAL_MAX_NS ? passed : INTERVAL_MAX_NS;
+}
+
+static __always_inline struct liveness liveness_at(__u64 now)
+{
+    struct liveness liveness = {};
+    struct settings *config = only(&settings);
+    struct shared *state = only(&shared);
+
+    if (!config || !state)
+        return liveness;
+    /* The clock first, without the lock, which all CPUs would want for each packet: heard() writes it last, so no
+     * interval counts twice. (A CPU that reorders the two reads counts one interval too much.) */
+    liveness.clock = *(volatile __u64 *)&state->clock;
+    liveness.clock += interval(now, *(volatile __u64 *)&state->last_heartbeat);
+    liveness.timeout = config->owner_timeout;
+    return liveness;
+}
+
+static __always_inline bool is_silent(const struct liveness *at, const struct owner *owner)
+{
+    return since(at->clock, owner->clock) > at->timeout;
+}
+
+/*
+ * Notes a valid heartbeat or hello of any owner. Returns the clock, which runs only while heartbeats arrive: a pause
+ * of the switch, in which it hears no owner, makes nobody silent.
+ */
+static __always_inline __u64 heard(__u64 now)
+{
+    struct shared *state = only(&shared);
+    __u64 last, clock;
+
+    if (!state)
+        return 0;
+    bpf_spin_lock(&state->lock);
+    last = state->is_running ? state->last_heartbeat : now;
+    clock = state->clock + interval(now, last);
+    *(volatile __u64 *)&state->last_heartbeat = now > last ? now : last;
+    *(volatile __u64 *)&state->clock = clock;
+    state->is_running = 1;
+    bpf_spin_unlock(&state->lock);
+    return clock;
+}
+
+static __always_inline struct owner *owner_of(__u32 id)
+{
+    return bpf_map_lookup_elem(&owners, &id);
+}
+
+static __always_inline bool is_alive(const struct party *party, __u64 now)
+{
+    struct owner *owner = owner_of(party->server);
+    struct liveness at = liveness_at(now);
+
+    return owner && owner->term && owner->term == party->term && !is_silent(&at, owner);
+}
+
+/* Ends the term of an owner that is not alive, if it still has that term: its next heartbeat is answered *no owner*,
+ * so that it learns of the flows that it has lost. */
+static __always_inline void end_term(const struct party *party)
+{
+    struct owner *owner = owner_of(party->server);
+
+    if (!owner)
+        return;
+    bpf_spin_lock(&owner->lock);
+    if (owner->term == party->term)
+        owner->term = 0;
+    bpf_spin_unlock(&owner->lock);
+}
+
+/* Takes one of a target's free places. Two CPUs may take the last one: the target then refuses with *full*. */
+static __always_inline void take_place(struct owner *owner)
+{
+    bpf_spin_lock(&owner->lock);
+    if (owner->free_places)
+        owner->free_places--;
+    bpf_spin_unlock(&owner->lock);
+}
+
+/* The search for the least loaded owner. */
+struct choice {
+    const struct place *place; /* of the service */
+    struct liveness at;
+    __u64 load;
+    __u64 weight;
+    __u32 first;
+    __u32 last;
+    __u32 sender;
+    __u32 best; /* server id; 0: none found */
+};
+
+static long consider(__u64 index, struct choice *choice)
+{
+    __u32 id = choice->first + (__u32)index;
+    struct server *server;
+    struct owner *owner;
+    __u64 load, weight;
+
+    if (id > choice->last)
+        id -= choice->last;
+    owner = bpf_map_lookup_elem(&owners, &id);
+    if (!owner || id == choice->sender || !owner->term || owner->service != choice->place->number ||
+        !owner->free_places || !owner->weight || is_silent(&choice->at, owner))
+        return 0;
+    server = server_of(id);
+    if (!server || !may_own_at(choice->place, server->port))
+        return 0;
+    load = owner->load;
+    weight = owner->weight;
+    if (!choice->best || load * choice->weight < choice->load * weight) {
+        choice->best = id;
+        choice->load = load;
+        choice->weight = weight;
+    }
+    return 0;
+}
+
+/*
+ * The id of the least loaded live owner of a service, other than the sender, that has room; 0 if there is none.
+ * The scan begins at another id after each choice, so that ties rotate.
+ */
+__noinline __u32 least_loaded(const struct place *place, __u32 sender, __u64 now)
+{
+    struct settings *config = only(&settings);
+    struct shared *state = only(&shared);
+    struct choice choice = {.place = place, .sender = sender};
+
+    if (!place || !config || !state || !config->server_last)
+        return 0;
+    choice.at = liveness_at(now);
+    choice.last = config->server_last;
+    choice.first = 1 + state->rotation % (SERVERS_MAX - 1);
+    if (choice.first > choice.last)
+        choice.first = 1;
+    /* A loop would need CAP_PERFMON: without it the verifier does not track a loop's counter. */
+    bpf_loop(choice.last, consider, &choice, 0);
+    return choice.best;
+}
+
+static __always_inline void rotate(void)
+{
+    struct shared *state = only(&shared);
+
+    if (state)
+        __sync_fetch_and_add(&state->rotation, 1);
+}
+
+/* The search for the n-th owner of a service. */
+struct position {
+    __u64 remaining;
+    __u32 service;
+    __u32 found;
+    bool is_found;
+};
+
+static long pass_over(__u64 index, struct position *position)
+{
+    __u32 id = index;
+    struct owner *owner = bpf_map_lookup_elem(&owners, &id);
+
+    if (!owner || !owner->term || owner->service != position->service)
+        return 0;
+    if (position->remaining--)
+        return 0;
+    position->found = id;
+    position->is_found = true;
+    return 1;
+}
+
+/* The id of the n-th owner of a service, counted from 0; SERVERS_MAX if there are fewer. */
+__noinline __u32 nth_owner(__u32 service, __u64 n)
+{
+    struct position position = {.remaining = n, .service = service};
+
+    if (n < SERVERS_MAX)
+        bpf_loop(SERVERS_MAX, pass_over, &position, 0);
+    return position.is_found ? position.found : SERVERS_MAX;
+}
+
+#endif

@@ -1,0 +1,303 @@
+/* The maps of the switch. `src/switch/layout.rs` writes and reads the same keys and values. */
+#ifndef SPILLWAY_SWITCH_MAPS_H
+#define SPILLWAY_SWITCH_MAPS_H
+
+#include "../parse.h"
+#include "message.h"
+#include "settings.h"
+#include "verdicts.h"
+
+/* --- Configuration, which the loader writes --- */
+
+struct settings {
+    __u32 layout; /* LAYOUT_VERSION; first, so that every later layout finds it */
+    __be16 control_port;
+    __u16 server_last; /* the highest id of a configured server */
+    __u64 epoch;
+    __u64 owner_timeout; /* ns */
+};
+
+struct port {
+    struct mac mac;
+    __u8 is_server;
+    __u8 is_daemon;
+};
+
+struct station_key {
+    struct mac mac;
+    __u16 zero;
+};
+
+struct station {
+    __u8 port;   /* PORT_NONE: the address of a server that is no station */
+    __u8 server; /* 0: not a server */
+    __u16 zero;
+};
+
+/* The family comes first, so that prefixes of IPv6 do not contain IPv4 addresses, which are mapped to IPv6. */
+struct prefix {
+    __u32 bits; /* of what follows */
+    __u8 family; /* 4 or 6 */
+    __u8 address[16];
+    __u8 zero[3];
+};
+
+#define PREFIX_BITS (8 + 128)
+
+struct next_hop {
+    struct mac mac;
+    __u8 port;
+    __u8 zero;
+};
+
+struct own_address {
+    __u32 is_control; /* control messages are sent to it */
+};
+
+/* An address and TCP port of a server: a service endpoint, or where it imports connections of one. */
+struct place {
+    struct endpoint service;
+    __u16 number;
+    __u8 server; /* of a service endpoint: the original owner */
+    __u8 is_endpoint;
+    __u64 may_own_ports; /* bit n: servers at port n may own the service */
+};
+
+struct server {
+    __u64 key[2]; /* little endian */
+    struct address address;
+    struct mac mac;
+    __u8 port;
+    __u8 is_configured;
+};
+
+/* --- State, which the program writes --- */
+
+struct shared {
+    struct bpf_spin_lock lock; /* of clock, last_heartbeat and is_running */
+    __u32 is_running;          /* a heartbeat or hello has arrived */
+    __u64 generation;          /* counter */
+    __u64 clock;               /* time for which owners can be silent; see heard() */
+    __u64 last_heartbeat;      /* of any owner */
+    __u32 rotation;            /* number of choices of a least loaded owner */
+    __u32 zero;
+};
+
+struct owner {
+    struct bpf_spin_lock lock;
+    __u32 load;
+    __u64 term; /* 0: not an owner */
+    __u64 last_heartbeat; /* for *list* and status */
+    __u64 clock;          /* shared.clock at the last heartbeat */
+    __u64 highest;        /* sequence number */
+    __u64 window;         /* bit n: the sequence number highest - n has arrived */
+    __u32 free_places;
+    __be16 control_port;
+    __u16 service;
+    __u16 weight;
+    __u16 zero[3];
+};
+
+/* Where packets of a flow go. */
+struct site {
+    struct address address;
+    __be16 port;
+    struct mac mac;
+    __u32 server;
+    __u32 zero;
+    __u64 term; /* the server's when the site was named */
+};
+
+enum state {
+    STATE_NONE, /* just created: not filled in yet */
+    STATE_ASKED,
+    STATE_HELD,
+    STATE_OWNED,
+    STATE_ENDED, /* about to be deleted */
+};
+
+#define FIN_CLIENT 1
+#define FIN_OWNER 2
+#define FIN_BOTH (FIN_CLIENT | FIN_OWNER)
+#define RESET_OWNER 4
+/* A client's packet with FIN has passed. FIN_CLIENT is set when the owner acknowledges it, because anybody could
+ * forge a FIN without knowing the sequence number. */
+#define FIN_CLAIMED 8
+
+struct entry {
+    struct flow_key key; /* the map's key again: see flow.h */
+    __u8 state;
+    __u8 flags;
+    __u16 zero;
+    __u64 generation;
+    /* Asked, and held after it: the generation that *prepare* named. Owned: that of the move that made the owner keep or
+     * get the flow. Otherwise REPLACED_NONE. */
+    __u64 replaced;
+    struct site owner;
+    struct site target; /* zero if owned */
+    struct site original;
+    __u64 deadline; /* of asked and held */
+    __u64 last_packet;
+    __u64 reset;         /* time of the owner's first RST, if RESET_OWNER is set */
+    __u32 claim;         /* acknowledgment number of the client's FIN, if FIN_CLAIMED is set */
+    __u32 more_zero;
+};
+
+struct flow {
+    struct bpf_spin_lock lock;
+    __u32 zero;
+    struct entry entry;
+};
+
+/* A server in the term in which it was named. */
+struct party {
+    __u64 term;
+    __u32 server;
+    __u32 zero;
+};
+
+/* The parts of an entry that decide whether it must be settled. */
+struct standing {
+    __u64 generation;
+    __u64 deadline;
+    __u64 last_packet;
+    __u64 reset;
+    struct party owner;
+    struct party target;
+    __u32 original; /* server id */
+    __u32 claim;
+    __u8 state;
+    __u8 flags;
+    __u16 zero[3];
+};
+
+/* A control message while the program handles it: more than the stack's 512 bytes could hold. */
+struct control {
+    /* The datagram's pseudo-header, header and payload, contiguous for the checksum. */
+    struct address source;
+    struct address destination;
+    __be32 length;
+    __be32 protocol;
+    struct udp udp;
+    struct message message;
+    /* The flow that the message names. Absent: state STATE_NONE, and zeros as far as an answer has them. */
+    struct entry entry;
+    struct standing standing;
+    struct flow_key key;
+    /* The place of the message's service; server 0 if there is none. */
+    struct place place;
+    struct site site; /* that the message names, or that was chosen */
+    __u64 now;
+    __u64 term; /* the sender's */
+    __u32 sender;
+    __u32 receiver;
+    __u32 ingress;
+    __u8 is_ipv6;
+    __u8 zero[3];
+};
+
+#define ARRAY(name, entries, value_type)                                                                   \
+    struct {                                                                                               \
+        __uint(type, BPF_MAP_TYPE_ARRAY);                                                                  \
+        __uint(max_entries, entries);                                                                      \
+        __type(key, __u32);                                                                                \
+        __type(value, value_type);                                                                         \
+    } name SEC(".maps")
+
+#define HASH(name, entries, key_type, value_type)                                                          \
+    struct {                                                                                               \
+        __uint(type, BPF_MAP_TYPE_HASH);                                                                   \
+        __uint(max_entries, entries);                                                                      \
+        __type(key, key_type);                                                                             \
+        __type(value, value_type);                                                                         \
+    } name SEC(".maps")
+
+ARRAY(settings, 1, struct settings);
+ARRAY(shared, 1, struct shared);
+/* Port number by the interface's index. */
+HASH(interfaces, INTERFACES_MAX, __u32, __u32);
+ARRAY(ports, PORTS_MAX, struct port);
+HASH(stations, STATIONS_MAX, struct station_key, struct station);
+HASH(own_addresses, OWN_ADDRESSES_MAX, struct address, struct own_address);
+HASH(places, PLACES_MAX, struct endpoint, struct place);
+ARRAY(servers, SERVERS_MAX, struct server);
+ARRAY(owners, SERVERS_MAX, struct owner);
+/* Preallocated, so that a *prepare* needs no memory and the table is full at exactly its size. */
+HASH(flows, FLOWS_DEFAULT, struct flow_key, struct flow);
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LPM_TRIE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, PREFIXES_MAX);
+    __type(key, struct prefix);
+    __type(value, struct next_hop);
+} prefixes SEC(".maps");
+
+/* Interfaces by port number. */
+struct {
+    __uint(type, BPF_MAP_TYPE_DEVMAP);
+    __uint(max_entries, PORTS_MAX);
+    __type(key, __u32);
+    __type(value, __u32);
+} egress SEC(".maps");
+
+/* Number of packets by verdict. */
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, VERDICTS);
+    __type(key, __u32);
+    __type(value, __u64);
+} verdicts SEC(".maps");
+
+/* For each CPU one for packets, which the kernel runs one after the other, and one for the daemon's messages, which
+ * old kernels run while a packet can interrupt them. */
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 2);
+    __type(key, __u32);
+    __type(value, struct control);
+} scratch SEC(".maps");
+
+/* The only element of an array. The verifier cannot know that the result is never NULL. */
+static __always_inline void *only(void *map)
+{
+    __u32 index = 0;
+
+    return bpf_map_lookup_elem(map, &index);
+}
+
+static __always_inline struct server *server_of(__u32 id)
+{
+    struct server *server = bpf_map_lookup_elem(&servers, &id);
+
+    return server && server->is_configured ? server : NULL;
+}
+
+/* Whether the servers at a port may own a place's service. */
+static __always_inline bool may_own_at(const struct place *place, __u32 port)
+{
+    return (place->may_own_ports >> (port & (PORTS_MAX - 1))) & 1;
+}
+
+static __always_inline struct place *place_of(const struct address *address, __be16 port)
+{
+    struct endpoint endpoint = {.address = *address, .port = port};
+
+    return bpf_map_lookup_elem(&places, &endpoint);
+}
+
+static __always_inline struct station *station_of(const struct mac *mac)
+{
+    struct station_key key = {.mac = *mac};
+
+    return bpf_map_lookup_elem(&stations, &key);
+}
+
+static __always_inline __u64 new_generation(void)
+{
+    struct shared *state = only(&shared);
+
+    return state ? __sync_fetch_and_add(&state->generation, 1) + 1 : 0;
+}
+
+#endif

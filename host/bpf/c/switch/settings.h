@@ -1,0 +1,73 @@
+/* Limits and times of the switch. `src/switch/layout.rs` repeats those that the loader needs. */
+#ifndef SPILLWAY_SWITCH_SETTINGS_H
+#define SPILLWAY_SWITCH_SETTINGS_H
+
+#include <linux/types.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+/* Version of the keys and values of all maps. Increase it with every change: a loader refuses pinned maps of
+ * another version. */
+#define LAYOUT_VERSION 1
+
+/* Ports: their numbers are bits of a 64-bit set (may_own_ports). */
+#define PORTS_MAX 64
+/* Twice the ports, because indexes of removed interfaces stay until their port is attached again. */
+#define INTERFACES_MAX 128
+/* The port of the switch's daemon. Its messages come in through BPF_PROG_TEST_RUN; it has no interface. */
+#define PORT_DAEMON 63
+/* No port: of a server or a station that is not configured. */
+#define PORT_NONE 255
+/* Configured stations, and the addresses of servers that are none. */
+#define STATIONS_MAX (4096 + SERVERS_MAX)
+#define PREFIXES_MAX 1024
+#define OWN_ADDRESSES_MAX 64
+/* Ids of senders of control messages. 0 is the switch's daemon. */
+#define SERVERS_MAX 256
+#define PLACES_MAX 4096
+/* Default; the loader sets the configured number. One entry takes about 270 bytes, so 35 MB. */
+#define FLOWS_DEFAULT 131072
+
+/* An owner's service number before its first heartbeat. */
+#define SERVICE_NONE 0xffff
+
+#define NS_PER_MS 1000000ULL
+/* The most that one interval between heartbeats of any owners adds to the clock of silence: ten times the usual
+ * interval. During longer ones the switch itself may have been paused. */
+#define INTERVAL_MAX_NS (100 * NS_PER_MS)
+/* Time for which an entry outlives its owner's RST. */
+#define RESET_NS (1000 * NS_PER_MS)
+/* Time for which an entry outlives the last packet after both FINs. */
+#define CLOSED_NS (60000 * NS_PER_MS)
+/* Time without a packet after which an entry ends that decides as no entry would. */
+#define IDLE_NS (600000 * NS_PER_MS)
+/* Maximum lifetime of a move, in ms. */
+#define LIFETIME_MAX_MS 60000
+/* No generation: see struct entry. */
+#define REPLACED_NONE (~0ULL)
+
+/* Hop limit of answers and relayed messages. */
+#define HOP_LIMIT 64
+
+/*
+ * In tests the caller of BPF_PROG_TEST_RUN gives the time and the ingress port, and gets the decision, in
+ * metadata before the frame. The loader sets this before loading; when it is false, the verifier removes the
+ * code.
+ */
+const volatile bool is_test SEC(".rodata.test") = false;
+
+struct test_run {
+    __u64 now;
+    __u32 ingress; /* key of the map `interfaces` */
+    __u32 verdict;
+    __u32 egress;
+    __u32 zero;
+};
+
+/* Time since `then`. It is 0 if another CPU has stored a time after this packet's. */
+static __always_inline __u64 since(__u64 now, __u64 then)
+{
+    return now > then ? now - then : 0;
+}
+
+#endif

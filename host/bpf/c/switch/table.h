@@ -1,0 +1,238 @@
+/*
+ * The table of flows. Its rules:
+ *
+ * - An entry changes under its lock, in one step that compares the key, the state and the generation.
+ * - A deleted element can be used at once for another flow while another CPU still has a pointer to it.
+ *   Therefore the value repeats the key, and the key is compared under the lock.
+ * - An entry is created in state STATE_NONE, which every reader treats as absent, and filled in under the lock by
+ *   its creator only: a reader never sees half of an insertion. It is marked STATE_ENDED under the lock before it is
+ *   deleted, so that only one CPU deletes it, and nothing but what that CPU has seen.
+ * - No helper may be called under a lock. Liveness is therefore decided on a copy, before the change.
+ */
+#ifndef SPILLWAY_SWITCH_TABLE_H
+#define SPILLWAY_SWITCH_TABLE_H
+
+#include "load.h"
+
+static __always_inline bool is_present(const struct entry *entry, const struct flow_key *key)
+{
+    return entry->state >= STATE_ASKED && entry->state <= STATE_OWNED && same_key(&entry->key, key);
+}
+
+static __always_inline bool is_unchanged(const struct entry *entry, const struct flow_key *key, __u8 state,
+                                         __u64 generation)
+{
+    return entry->state == state && entry->generation == generation && same_key(&entry->key, key);
+}
+
+static __always_inline void read_standing(struct standing *at, const struct entry *entry)
+{
+    at->generation = entry->generation;
+    at->deadline = entry->deadline;
+    at->last_packet = entry->last_packet;
+    at->reset = entry->reset;
+    at->owner = (struct party){.term = entry->owner.term, .server = entry->owner.server};
+    at->target = (struct party){.term = entry->target.term, .server = entry->target.server};
+    at->original = entry->original.server;
+    at->claim = entry->claim;
+    at->state = entry->state;
+    at->flags = entry->flags;
+    __builtin_memset(at->zero, 0, sizeof(at->zero));
+}
+
+/* Step 1 of settle: the connection has ended. */
+static __always_inline bool has_ended(const struct standing *at, __u64 now)
+{
+    if ((at->flags & RESET_OWNER) && since(now, at->reset) >= RESET_NS)
+        return true;
+    return (at->flags & FIN_BOTH) == FIN_BOTH && since(now, at->last_packet) >= CLOSED_NS;
+}
+
+/* Step 1 too: an idle flow of the original owner, which needs no entry if it is at the service endpoint. */
+static __always_inline bool is_idle(const struct standing *at, __u64 now)
+{
+    return at->state == STATE_OWNED && at->owner.server == at->original &&
+           since(now, at->last_packet) >= IDLE_NS;
+}
+
+/* Step 2: the target of a move is dead, or the move takes too long; the owner keeps the flow. */
+static __always_inline bool lacks_target(const struct standing *at, __u64 now)
+{
+    return at->state != STATE_OWNED && !is_alive(&at->target, now);
+}
+
+static __always_inline bool is_late(const struct standing *at, __u64 now)
+{
+    return at->state != STATE_OWNED && at->deadline && now >= at->deadline;
+}
+
+/* Step 3: the owner is dead; the flow returns to the original owner. */
+static __always_inline bool is_orphan(const struct standing *at, __u8 state, __u64 now)
+{
+    return at->owner.server != at->original && state != STATE_HELD && !is_alive(&at->owner, now);
+}
+
+/* Whether time may have changed the entry. False for most packets of flows that have not moved. */
+static __always_inline bool may_be_due(const struct standing *at, __u64 now)
+{
+    return at->state != STATE_OWNED || at->owner.server != at->original || (at->flags & RESET_OWNER) ||
+           (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= IDLE_NS;
+}
+
+/* Removes an entry, if it still has this state and generation; false otherwise. `only_at_service`: and only if its owner is at the
+ * service endpoint. */
+static __always_inline bool end_entry(struct flow *flow, const struct flow_key *key, __u8 state, __u64 generation,
+                                      bool only_at_service)
+{
+    bool ends;
+
+    bpf_spin_lock(&flow->lock);
+    ends = is_unchanged(&flow->entry, key, state, generation);
+    if (ends && only_at_service)
+        ends = flow->entry.owner.port == key->service_port &&
+               same_address(&flow->entry.owner.address, &key->service);
+    if (ends)
+        flow->entry.state = STATE_ENDED;
+    bpf_spin_unlock(&flow->lock);
+    if (!ends || bpf_map_delete_elem(&flows, key) == 0)
+        return ends;
+    /* The kernel could not lock the element's bucket. The entry stays, until somebody settles or releases it again. */
+    bpf_spin_lock(&flow->lock);
+    if (is_unchanged(&flow->entry, key, STATE_ENDED, generation))
+        flow->entry.state = state;
+    bpf_spin_unlock(&flow->lock);
+    return false;
+}
+
+/*
+ * Applies what time has changed, to the entry of which `at` is a copy; false if nothing. If another CPU has changed the
+ * entry meanwhile, its change stands. Not static, so that the verifier checks it once and not for each call.
+ */
+__noinline int settle(const struct flow_key *key, const struct standing *at, __u64 now)
+{
+    __u64 generation = 0;
+    struct flow *flow;
+    bool lost, orphan;
+
+    if (!key || !at)
+        return false;
+    if (has_ended(at, now) || is_idle(at, now)) {
+        flow = bpf_map_lookup_elem(&flows, key);
+        if (flow && end_entry(flow, key, at->state, at->generation, !has_ended(at, now)))
+            return true;
+    }
+    lost = lacks_target(at, now);
+    if (lost)
+        end_term(&at->target);
+    if (lost || is_late(at, now))
+        generation = new_generation();
+    orphan = is_orphan(at, generation ? STATE_OWNED : at->state, now);
+    if (orphan) {
+        end_term(&at->owner);
+        generation = new_generation();
+    }
+    if (!generation)
+        return false;
+    flow = bpf_map_lookup_elem(&flows, key);
+    if (!flow)
+        return true;
+    bpf_spin_lock(&flow->lock);
+    if (is_unchanged(&flow->entry, key, at->state, at->generation)) {
+        if (orphan)
+            flow->entry.owner = flow->entry.original;
+        flow->entry.state = STATE_OWNED;
+        flow->entry.generation = generation;
+        flow->entry.replaced = orphan ? REPLACED_NONE : at->generation;
+        flow->entry.target = (struct site){};
+        flow->entry.deadline = 0;
+    }
+    bpf_spin_unlock(&flow->lock);
+    return true;
+}
+
+/*
+ * Notes a packet of a flow. The time is written without the lock: at worst it is written to an element that was
+ * reused meanwhile, whose last packet is as recent. FIN and RST need the lock. `claim`: with FIN_CLAIMED.
+ */
+static __always_inline void note(struct flow *flow, const struct flow_key *key, __u8 flags, __u32 claim,
+                                 __u64 now)
+{
+    *(volatile __u64 *)&flow->entry.last_packet = now;
+    if (!flags)
+        return;
+    bpf_spin_lock(&flow->lock);
+    if (is_present(&flow->entry, key)) {
+        if ((flags & RESET_OWNER) && !(flow->entry.flags & RESET_OWNER))
+            flow->entry.reset = now;
+        if (flags & FIN_CLAIMED)
+            flow->entry.claim = claim;
+        flow->entry.flags |= flags;
+    }
+    bpf_spin_unlock(&flow->lock);
+}
+
+/* Copies a whole entry; false if there is none. */
+static __always_inline bool copy(struct flow *flow, const struct flow_key *key, struct entry *entry)
+{
+    bool found;
+
+    bpf_spin_lock(&flow->lock);
+    found = is_present(&flow->entry, key);
+    if (found)
+        *entry = flow->entry;
+    bpf_spin_unlock(&flow->lock);
+    return found;
+}
+
+/* Writes a changed copy back, if the entry still has this state and generation. Flags that packets have set meanwhile
+ * stay. */
+static __always_inline bool commit(struct flow *flow, const struct entry *entry, __u8 state, __u64 generation,
+                                   bool has_moved)
+{
+    bool unchanged;
+
+    bpf_spin_lock(&flow->lock);
+    unchanged = is_unchanged(&flow->entry, &entry->key, state, generation);
+    if (unchanged) {
+        flow->entry.state = entry->state;
+        flow->entry.generation = entry->generation;
+        flow->entry.replaced = entry->replaced;
+        flow->entry.owner = entry->owner;
+        flow->entry.target = entry->target;
+        flow->entry.deadline = entry->deadline;
+        /* The RST of a former owner says nothing about the connection of the new one. */
+        if (has_moved)
+            flow->entry.flags &= ~RESET_OWNER;
+    }
+    bpf_spin_unlock(&flow->lock);
+    return unchanged;
+}
+
+enum creation {
+    CREATED,
+    CREATION_RACED, /* another CPU creates or deletes this flow's entry */
+    CREATION_FULL,
+};
+
+/* An element that is not filled in yet. Bytes, because a read-only variable cannot contain a lock. */
+static const __u8 empty_flow[sizeof(struct flow)] __attribute__((aligned(8)));
+
+static __always_inline enum creation create(const struct entry *entry)
+{
+    struct flow *flow;
+    long error = bpf_map_update_elem(&flows, &entry->key, &empty_flow, BPF_NOEXIST);
+
+    if (error == -17) /* EEXIST */
+        return CREATION_RACED;
+    if (error)
+        return CREATION_FULL;
+    flow = bpf_map_lookup_elem(&flows, &entry->key);
+    if (!flow)
+        return CREATION_RACED;
+    bpf_spin_lock(&flow->lock);
+    flow->entry = *entry;
+    bpf_spin_unlock(&flow->lock);
+    return CREATED;
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* The switch's decision on a packet, with the reason. `spillway_rules::Verdict` has the same list, and
+ * docs/switch.md describes each one. */
+#ifndef SPILLWAY_SWITCH_VERDICTS_H
+#define SPILLWAY_SWITCH_VERDICTS_H
+
+enum verdict {
+    SWITCHED,   /* to a station */
+    ROUTED,     /* to the next hop of a prefix */
+    FLOODED,    /* to all other ports */
+    TO_OWNER,   /* a client's packet, to the owner of its flow */
+    TO_TARGET,  /* a client's packet, to the target of its flow, which buffers it */
+    FROM_OWNER, /* from the owner of a flow to its client */
+    ANSWERED,   /* a control message, turned into its answer */
+    RELAYED,    /* a control message, sent on to another server */
+    PASSED,     /* to the kernel of the switch's host */
+    DROP_UNKNOWN_PORT,
+    DROP_SHORT,
+    DROP_LINK_LOCAL,
+    DROP_SAME_PORT,
+    DROP_NOT_OWNER,
+    DROP_FRAGMENT,
+    DROP_UNKNOWN_STATION,
+    DROP_NO_ROUTE,
+    DROP_CONTROL_PORT,
+    DROP_CONTROL_INVALID,
+    DROP_CONTROL_TAG,
+    VERDICTS,
+    UNDECIDED = VERDICTS, /* result of a step that leaves the decision to the next one */
+};
+
+#endif

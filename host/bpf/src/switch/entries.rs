@@ -1,0 +1,228 @@
+//! Flows and owners as the program's maps have them.
+
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapFlags, Object};
+use spillway_rules::config::SENDERS_MAX;
+use spillway_rules::{Endpoint, FlowState, ServerId, ServiceId};
+use spillway_transport::Time;
+use spillway_wire::packet::ethernet::Mac;
+
+use super::layout::{ONLY, Reader};
+use crate::BpfError;
+use crate::map::Map;
+
+/// `SERVICE_NONE` in `c/switch/settings.h`.
+const SERVICE_NONE: u16 = 0xffff;
+/// Entries that one system call reads.
+const BATCH: u32 = 1024;
+
+/// A server's end of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// Address and port at which the server has the connection.
+    pub at: Endpoint,
+    /// Ethernet address of the server.
+    pub mac: Mac,
+    /// The server.
+    pub server: ServerId,
+    /// The server's term when it was named.
+    pub term: u64,
+}
+
+/// An entry of the table of flows as the last packet or message has left it: time may have ended it since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowEntry {
+    /// The client's address and port.
+    pub client: Endpoint,
+    /// The service endpoint to which the client has connected.
+    pub service: Endpoint,
+    /// Asked, held or owned.
+    pub state: FlowState,
+    /// The number of the last change.
+    pub generation: u64,
+    /// Asked, and held after it: the generation that *prepare* named. Owned: that of the last move, if the owner got or kept
+    /// the flow in it. Otherwise `u64::MAX`.
+    pub replaced: u64,
+    /// The owner.
+    pub owner: Site,
+    /// The target of a move.
+    pub target: Option<Site>,
+    /// The owner of the flow before the first move.
+    pub original: Site,
+    /// When the move ends by itself.
+    pub deadline: Option<Time>,
+    /// Time of the last packet.
+    pub last_packet: Time,
+    /// Whether the client has sent a FIN that the owner has acknowledged.
+    pub has_client_fin: bool,
+    /// Whether the owner has sent a FIN.
+    pub has_owner_fin: bool,
+    /// Time of the owner's first RST.
+    pub owner_rst: Option<Time>,
+    /// The acknowledgment number of a client's FIN that the owner has not acknowledged yet.
+    pub client_fin_claim: Option<u32>,
+}
+
+/// A server as an owner of flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerEntry {
+    /// The server.
+    pub server: ServerId,
+    /// The generation with which its hello was answered; 0 if it must say hello (again).
+    pub term: u64,
+    /// The service of its last heartbeat.
+    pub service: Option<ServiceId>,
+    /// Its load, in a unit on which the servers of a service agree.
+    pub load: u32,
+    /// Connections that it can still import.
+    pub free_places: u32,
+    /// The capacity by which its load is divided.
+    pub weight: u16,
+    /// The UDP port to which control messages are sent.
+    pub control_port: u16,
+    /// Time of its last heartbeat or hello.
+    pub last_heartbeat: Time,
+    /// The switch's clock of silence, in ns, at its last heartbeat or hello.
+    pub clock: u64,
+    /// The highest sequence number of its messages.
+    pub highest: u64,
+    /// The replay window: bit n is set if sequence number `highest` − n has arrived.
+    pub window: u64,
+    /// Whether it has sent no heartbeat for the owner timeout, at the time for which the entry was read.
+    pub is_silent: bool,
+}
+
+/// Reads flows and owners.
+#[derive(Debug)]
+pub(super) struct Entries {
+    flows: Map,
+    owners: Map,
+    shared: Map,
+}
+
+impl Entries {
+    pub(super) fn of(object: &Object) -> Result<Entries, BpfError> {
+        Ok(Entries {
+            flows: Map::of(object, "flows")?,
+            owners: Map::of(object, "owners")?,
+            shared: Map::of(object, "shared")?,
+        })
+    }
+
+    pub(super) fn flows_max(&self) -> usize {
+        self.flows.handle().max_entries() as usize
+    }
+
+    pub(super) fn flows(&self) -> Result<impl Iterator<Item = FlowEntry> + '_, BpfError> {
+        let batches = self
+            .flows
+            .handle()
+            .lookup_batch(BATCH, MapFlags::LOCK, MapFlags::ANY)
+            .map_err(BpfError::of("cannot read the map `flows`"))?;
+        Ok(batches.filter_map(|(_, value)| flow(&value)))
+    }
+
+    pub(super) fn owners(&self, now: Time, timeout: Duration) -> Result<Vec<OwnerEntry>, BpfError> {
+        let shared = self.shared.value(&ONLY, MapFlags::LOCK)?.unwrap_or_default();
+        let clock = clock_at(&shared, now);
+        let mut owners = Vec::new();
+        for id in 0..SENDERS_MAX {
+            let Some(value) = self.owners.value(&(id as u32).to_ne_bytes(), MapFlags::LOCK)? else {
+                continue;
+            };
+            owners.extend(owner(ServerId(id as u8), &value, clock, timeout));
+        }
+        Ok(owners)
+    }
+}
+
+/// Most that an interval without heartbeats adds to the clock: `INTERVAL_MAX_NS` in `c/switch/settings.h`.
+const INTERVAL_MAX_NS: u64 = 100_000_000;
+
+/// The clock for which owners can be silent: `liveness_at` in `c/switch/load.h`.
+fn clock_at(shared: &[u8], now: Time) -> u64 {
+    let mut reader = Reader::new(shared);
+    reader.skip::<16>(); // lock, is_running, generation
+    let (clock, last_heartbeat) = (reader.u64(), reader.u64());
+    clock.saturating_add(now.as_nanos().saturating_sub(last_heartbeat).min(INTERVAL_MAX_NS))
+}
+
+/// Decodes `struct owner`; `None` if it has sent no message.
+fn owner(server: ServerId, value: &[u8], clock: u64, timeout: Duration) -> Option<OwnerEntry> {
+    let mut reader = Reader::new(value);
+    reader.skip::<4>(); // lock
+    let load = reader.u32();
+    let term = reader.u64();
+    let last_heartbeat = Time(reader.u64());
+    let own_clock = reader.u64();
+    let (highest, window) = (reader.u64(), reader.u64());
+    let free_places = reader.u32();
+    let control_port = reader.port();
+    let service = Some(reader.u16()).filter(|service| *service != SERVICE_NONE);
+    let weight = reader.u16();
+    (term != 0 || highest != 0 || window != 0).then(|| OwnerEntry {
+        server,
+        term,
+        service: service.and_then(|service| u8::try_from(service).ok()).map(ServiceId),
+        load,
+        free_places,
+        weight,
+        control_port,
+        last_heartbeat,
+        clock: own_clock,
+        highest,
+        window,
+        is_silent: Duration::from_nanos(clock.saturating_sub(own_clock)) > timeout,
+    })
+}
+
+/// Decodes `struct flow`; `None` if the program is creating or deleting it.
+fn flow(value: &[u8]) -> Option<FlowEntry> {
+    const FIN_CLIENT: u8 = 1;
+    const FIN_OWNER: u8 = 2;
+    const RESET_OWNER: u8 = 4;
+    const FIN_CLAIMED: u8 = 8;
+    let mut reader = Reader::new(value);
+    reader.skip::<8>(); // lock
+    let (client, service) = (reader.array(), reader.array());
+    let (client, service) = (Endpoint::new(client, reader.port()), Endpoint::new(service, reader.port()));
+    let state = FlowState::try_from(reader.u8()).ok().filter(|state| *state != FlowState::None)?;
+    let flags = reader.u8();
+    reader.skip::<2>();
+    let generation = reader.u64();
+    let replaced = reader.u64();
+    let (owner, target, original) = (site(&mut reader), site(&mut reader), site(&mut reader));
+    let has_target = state != FlowState::Owned;
+    let deadline = Time(reader.u64());
+    let last_packet = Time(reader.u64());
+    let reset = Time(reader.u64());
+    let claim = reader.u32();
+    Some(FlowEntry {
+        client,
+        service,
+        state,
+        generation,
+        replaced,
+        owner,
+        target: has_target.then_some(target),
+        original,
+        deadline: has_target.then_some(deadline),
+        last_packet,
+        has_client_fin: flags & FIN_CLIENT != 0,
+        has_owner_fin: flags & FIN_OWNER != 0,
+        owner_rst: (flags & RESET_OWNER != 0).then_some(reset),
+        client_fin_claim: (flags & (FIN_CLAIMED | FIN_CLIENT) == FIN_CLAIMED).then_some(claim),
+    })
+}
+
+/// Decodes `struct site`.
+fn site(reader: &mut Reader<'_>) -> Site {
+    let address = reader.array();
+    let at = Endpoint::new(address, reader.port());
+    let mac = Mac(reader.array());
+    let server = reader.u32();
+    reader.skip::<4>();
+    debug_assert!(server < SENDERS_MAX as u32, "the program stores ids of configured servers");
+    Site { at, mac, server: ServerId(server as u8), term: reader.u64() }
+}

@@ -1,0 +1,218 @@
+//! Keys and values of the switch's maps, as `c/switch/maps.h` defines them.
+//!
+//! Numbers are in the machine's byte order; ports of TCP and UDP are in network order.
+
+use spillway_rules::config::{Place, Port};
+use spillway_rules::{Address, Endpoint};
+use spillway_wire::packet::ethernet::Mac;
+
+/// `LAYOUT_VERSION` in `c/switch/settings.h`.
+pub(super) const LAYOUT_VERSION: u32 = 1;
+/// `PORT_NONE` in `c/switch/settings.h`: the address of a server that is no station.
+pub(super) const PORT_NONE: u8 = 255;
+/// The key of the only element of an array.
+pub(super) const ONLY: [u8; 4] = [0; 4];
+
+/// Bits of a prefix before its address: the byte with the family.
+const FAMILY_BITS: u32 = 8;
+/// Bits of an IPv4-mapped address before the IPv4 address.
+const MAPPED_BITS: u32 = 96;
+
+/// Appends the fields of a structure, and checks its size.
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn new() -> Writer {
+        Writer(Vec::new())
+    }
+
+    fn bytes(mut self, bytes: &[u8]) -> Writer {
+        self.0.extend_from_slice(bytes);
+        self
+    }
+
+    fn u8(self, number: u8) -> Writer {
+        self.bytes(&[number])
+    }
+
+    fn u16(self, number: u16) -> Writer {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    fn u32(self, number: u32) -> Writer {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    fn u64(self, number: u64) -> Writer {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    fn mac(self, mac: Mac) -> Writer {
+        self.bytes(&mac.0)
+    }
+
+    fn endpoint(self, endpoint: Endpoint) -> Writer {
+        self.bytes(&endpoint.address()).bytes(&endpoint.port().to_be_bytes()).u16(0)
+    }
+
+    fn finish(self, bytes: usize) -> Vec<u8> {
+        debug_assert_eq!(self.0.len(), bytes, "the size of the structure in c/switch/maps.h");
+        self.0
+    }
+}
+
+/// Reads the fields of a structure.
+#[derive(Clone, Debug)]
+pub(super) struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader(bytes)
+    }
+
+    /// The next `N` bytes. Values of maps have the size that the program's source gives them.
+    pub(super) fn array<const N: usize>(&mut self) -> [u8; N] {
+        let (field, rest) = self.0.split_first_chunk().expect("the structure has this field");
+        self.0 = rest;
+        *field
+    }
+
+    pub(super) fn skip<const N: usize>(&mut self) {
+        self.array::<N>();
+    }
+
+    pub(super) fn u8(&mut self) -> u8 {
+        let [number] = self.array();
+        number
+    }
+
+    pub(super) fn u16(&mut self) -> u16 {
+        u16::from_ne_bytes(self.array())
+    }
+
+    pub(super) fn u32(&mut self) -> u32 {
+        u32::from_ne_bytes(self.array())
+    }
+
+    pub(super) fn u64(&mut self) -> u64 {
+        u64::from_ne_bytes(self.array())
+    }
+
+    /// A port of TCP or UDP.
+    pub(super) fn port(&mut self) -> u16 {
+        u16::from_be_bytes(self.array())
+    }
+}
+
+/// `struct settings`.
+pub(super) struct Settings {
+    pub(super) control_port: u16,
+    pub(super) server_last: u8,
+    pub(super) epoch: u64,
+    pub(super) owner_timeout_ns: u64,
+}
+
+impl Settings {
+    const BYTES: usize = 24;
+
+    pub(super) fn value(&self) -> Vec<u8> {
+        Writer::new()
+            .u32(LAYOUT_VERSION)
+            .bytes(&self.control_port.to_be_bytes())
+            .u16(self.server_last.into())
+            .u64(self.epoch)
+            .u64(self.owner_timeout_ns)
+            .finish(Settings::BYTES)
+    }
+
+    /// The layout's version and the epoch of pinned settings.
+    pub(super) fn version_and_epoch(value: &[u8]) -> Option<(u32, u64)> {
+        let version = u32::from_ne_bytes(*value.first_chunk()?);
+        // The other fields may be elsewhere in a foreign layout.
+        let epoch = value.get(8..16).and_then(|bytes| bytes.first_chunk());
+        Some((version, u64::from_ne_bytes(*epoch?)))
+    }
+}
+
+/// `struct shared` of a switch that has not heard of any owner.
+pub(super) fn shared(epoch: u64) -> Vec<u8> {
+    Writer::new().u64(0).u64(epoch).u64(0).u64(0).u64(0).finish(40)
+}
+
+/// `struct port`.
+pub(super) fn port(port: Option<&Port>, is_daemon: bool) -> Vec<u8> {
+    let (mac, is_server) = port.map_or((Mac::ZERO, false), |port| (port.mac, port.is_server));
+    Writer::new().mac(mac).u8(is_server.into()).u8(is_daemon.into()).finish(8)
+}
+
+/// `struct station_key`.
+pub(super) fn station_key(mac: Mac) -> Vec<u8> {
+    Writer::new().mac(mac).u16(0).finish(8)
+}
+
+/// `struct station`. `server`: 0 if the station is no server.
+pub(super) fn station(port: u8, server: u8) -> Vec<u8> {
+    Writer::new().u8(port).u8(server).u16(0).finish(4)
+}
+
+/// `struct prefix`.
+pub(super) fn prefix(address: Address, length: u8) -> Vec<u8> {
+    let (family, before) = if address.is_ipv4() { (4, MAPPED_BITS) } else { (6, 0) };
+    Writer::new()
+        .u32(FAMILY_BITS + before + u32::from(length))
+        .u8(family)
+        .bytes(&address.0)
+        .bytes(&[0; 3])
+        .finish(24)
+}
+
+/// `struct next_hop`.
+pub(super) fn next_hop(mac: Mac, port: u8) -> Vec<u8> {
+    Writer::new().mac(mac).u8(port).u8(0).finish(8)
+}
+
+/// `struct endpoint`.
+pub(super) fn endpoint(endpoint: Endpoint) -> Vec<u8> {
+    Writer::new().endpoint(endpoint).finish(20)
+}
+
+/// `struct place`. `may_own_ports`: bit n is set if the servers at port n may own the service.
+pub(super) fn place(place: &Place, may_own_ports: u64) -> Vec<u8> {
+    Writer::new()
+        .endpoint(place.service)
+        .u16(place.number.0.into())
+        .u8(place.server.0)
+        .u8(place.is_endpoint().into())
+        .u64(may_own_ports)
+        .finish(32)
+}
+
+/// `struct server` of a configured server.
+pub(super) fn server(key: &[u8; 16], address: Address, mac: Mac, port: u8) -> Vec<u8> {
+    Writer::new().bytes(key).bytes(&address.0).mac(mac).u8(port).u8(1).finish(40)
+}
+
+/// `struct server` of an id that is not configured.
+pub(super) fn no_server() -> Vec<u8> {
+    vec![0; 40]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_of_the_two_families_differ_in_their_first_byte() {
+        let v4 = prefix("10.0.0.0".parse::<std::net::IpAddr>().unwrap().into(), 8);
+        assert_eq!(v4[..5], [&112_u32.to_ne_bytes()[..], &[4]].concat());
+        let default_v6 = prefix(Address::ZERO, 0);
+        assert_eq!(default_v6[..5], [&8_u32.to_ne_bytes()[..], &[6]].concat());
+    }
+
+    #[test]
+    fn a_foreign_layout_is_recognized_by_its_first_bytes() {
+        let ours = Settings { control_port: 1, server_last: 2, epoch: 3, owner_timeout_ns: 4 }.value();
+        assert_eq!(Settings::version_and_epoch(&ours), Some((LAYOUT_VERSION, 3)));
+        assert_eq!(Settings::version_and_epoch(&ours[..3]), None);
+    }
+}

@@ -1,0 +1,334 @@
+//! The switch: forwards frames between its ports by rules that servers change with control messages.
+//!
+//! docs/switch.md describes the rules; `spillway_rules` has the same rules in Rust.
+
+mod entries;
+mod layout;
+mod pins;
+mod ports;
+mod run;
+mod tables;
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use libbpf_rs::{Object, OpenObject};
+use spillway_rules::{Config, ConfigError, PortId, Verdict, VerdictCounters};
+use spillway_transport::Time;
+
+use crate::map::Map;
+use crate::{BpfError, object};
+use entries::Entries;
+use pins::Pins;
+use ports::Ports;
+use tables::Tables;
+
+pub use entries::{FlowEntry, OwnerEntry, Site};
+pub use pins::{PINS, PinError};
+pub use ports::{PortError, PortState};
+pub use run::TestRun;
+
+const NAME: &str = "spillway_switch";
+
+/// The index of the loopback interface, in every network namespace. The kernel runs the daemon's messages as if they
+/// had arrived there; no real frame does, because the program is never attached to it.
+const LOOPBACK: u32 = 1;
+
+/// Why the switch was not loaded or configured.
+#[derive(Debug)]
+pub enum SwitchError {
+    /// The configuration has a fault.
+    Config(ConfigError),
+    /// The kernel refused the program or a map.
+    Bpf(BpfError),
+    /// The pinned maps cannot be used.
+    Pins(PinError),
+}
+
+impl fmt::Display for SwitchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SwitchError::Config(error) => error.fmt(f),
+            SwitchError::Bpf(error) => error.fmt(f),
+            SwitchError::Pins(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SwitchError {}
+
+impl SwitchError {
+    /// Whether the process lacks CAP_BPF or CAP_NET_ADMIN.
+    pub fn is_unprivileged(&self) -> bool {
+        matches!(self, SwitchError::Bpf(error) if error.is_unprivileged())
+    }
+}
+
+impl From<ConfigError> for SwitchError {
+    fn from(error: ConfigError) -> SwitchError {
+        SwitchError::Config(error)
+    }
+}
+
+impl From<BpfError> for SwitchError {
+    fn from(error: BpfError) -> SwitchError {
+        SwitchError::Bpf(error)
+    }
+}
+
+impl From<PinError> for SwitchError {
+    fn from(error: PinError) -> SwitchError {
+        SwitchError::Pins(error)
+    }
+}
+
+/// The switch's program with its maps.
+///
+/// Dropping it detaches the program, unless the maps and links are pinned.
+#[derive(Debug)]
+pub struct Switch {
+    object: Object,
+    tables: Tables,
+    entries: Entries,
+    ports: Ports,
+    verdicts: Map,
+    epoch: u64,
+    owner_timeout: Duration,
+}
+
+impl Switch {
+    /// Loads the program without pins: it ends with this value. `epoch` is the switch's start in nanoseconds since
+    /// 1970, later than that of any switch before in its place.
+    ///
+    /// # Errors
+    /// The configuration has a fault, or the process lacks CAP_BPF or CAP_NET_ADMIN.
+    pub fn load(config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
+        check(config, epoch)?;
+        let switch = Switch::of(open(config)?, config, epoch, None)?;
+        switch.start(config)?;
+        Ok(switch)
+    }
+
+    /// Loads a program that takes the time and the ingress port from [`test_run`](Self::test_run). It cannot serve real
+    /// interfaces.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_for_tests(config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
+        check(config, epoch)?;
+        let mut object = open(config)?;
+        let mut maps = object.maps_mut();
+        let mut constants = maps
+            .find(|map| map.name().to_string_lossy().ends_with(".rodata.test"))
+            .unwrap_or_else(|| unreachable!("c/switch/settings.h defines a constant in this section"));
+        if let Some(is_test) = constants.initial_value_mut().and_then(|bytes| bytes.first_mut()) {
+            *is_test = 1;
+        }
+        drop(maps);
+        let switch = Switch::of(object, config, epoch, None)?;
+        switch.start(config)?;
+        switch.ports.open_for_tests(config)?;
+        Ok(switch)
+    }
+
+    /// Loads the program with the maps and links that are pinned below [`PINS`]`/name`, or creates and pins them. The
+    /// pins keep state and epoch (see [`epoch`](Self::epoch)); interfaces that are attached get the new program without
+    /// losing a packet. The number of flows stays that of the pinned map.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); the pins have another layout; the BPF file system is not mounted.
+    pub fn open_or_create(name: &str, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
+        Switch::open_or_create_at(&Path::new(PINS).join(name), config, epoch)
+    }
+
+    /// As [`open_or_create`](Self::open_or_create), in any directory of a BPF file system.
+    ///
+    /// # Errors
+    /// As [`open_or_create`](Self::open_or_create).
+    pub fn open_or_create_at(directory: &Path, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
+        check(config, epoch)?;
+        let pins = Pins::new(directory)?;
+        let pinned_epoch = pins.epoch()?;
+        let mut object = open(config)?;
+        pins.attach_maps(&mut object)?;
+        let mut switch = Switch::of(object, config, pinned_epoch.unwrap_or(epoch), Some(pins))?;
+        if pinned_epoch.is_none() {
+            switch.tables.start(epoch)?;
+        }
+        switch.ports.add_daemon(LOOPBACK)?;
+        // The configuration has the layout's version: only then another process accepts the pins.
+        switch.tables.configure(config, switch.epoch)?;
+        switch.ports.adopt(&object::program(NAME, &switch.object))?;
+        Ok(switch)
+    }
+
+    fn of(
+        object: OpenObject,
+        config: &Config,
+        epoch: u64,
+        pins: Option<Pins>,
+    ) -> Result<Switch, SwitchError> {
+        let object = object::load(NAME, object)?;
+        Ok(Switch {
+            tables: Tables::of(&object)?,
+            entries: Entries::of(&object)?,
+            ports: Ports::of(&object, pins)?,
+            verdicts: Map::of(&object, "verdicts")?,
+            object,
+            epoch,
+            owner_timeout: config.owner_timeout,
+        })
+    }
+
+    fn start(&self, config: &Config) -> Result<(), BpfError> {
+        self.tables.start(self.epoch)?;
+        self.tables.configure(config, self.epoch)?;
+        self.ports.add_daemon(LOOPBACK)
+    }
+
+    /// The epoch: that of the pins, if there were any.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Maximum number of flows: that of the pinned table, if there was one.
+    pub fn flows_max(&self) -> usize {
+        self.entries.flows_max()
+    }
+
+    /// Changes the configuration, except `flows_max`. State and attached interfaces stay; a server that is not
+    /// configured any more is no owner.
+    ///
+    /// # Errors
+    /// The configuration has a fault; the old one stays. Or the system has failed, and a part of the change is written.
+    pub fn configure(&mut self, config: &Config) -> Result<(), SwitchError> {
+        config.check()?;
+        self.tables.configure(config, self.epoch)?;
+        self.owner_timeout = config.owner_timeout;
+        Ok(())
+    }
+
+    /// Attaches the program to the interface of a port, in the calling thread's network namespace. All ports must be in
+    /// one namespace. Does nothing if a pinned link has attached the program there already.
+    ///
+    /// # Errors
+    /// Another program is attached, or the driver refuses this one.
+    pub fn attach(&mut self, port: PortId, interface: &str) -> Result<(), PortError> {
+        self.ports.attach(&object::program(NAME, &self.object), port, interface)
+    }
+
+    /// Detaches the program from a port's interface, if it is attached.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn detach(&mut self, port: PortId) -> Result<(), PortError> {
+        self.ports.detach(port)
+    }
+
+    /// The attached ports.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn ports(&self) -> Result<Vec<(PortId, PortState)>, PortError> {
+        self.ports.states()
+    }
+
+    /// Detaches the program from all ports and removes the pins, if any. The switch's state is lost.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn remove(self) -> Result<(), PortError> {
+        self.ports.remove()
+    }
+
+    /// Number of packets by verdict, since the maps were created.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn counters(&self) -> Result<VerdictCounters, BpfError> {
+        let mut counters = [0; Verdict::ALL.len()];
+        for (verdict, packets) in Verdict::ALL.into_iter().zip(&mut counters) {
+            *packets = self.verdicts.sum(verdict as u32)?;
+        }
+        Ok(counters.into())
+    }
+
+    /// The entries of the table of flows, read in batches while the program changes it: an entry that is created or
+    /// deleted meanwhile may be missing. The order is the map's.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn flows(&self) -> Result<impl Iterator<Item = FlowEntry> + '_, BpfError> {
+        self.entries.flows()
+    }
+
+    /// The senders that have sent a message, in order of their ids, also those without a term. `now`: nanoseconds of CLOCK_MONOTONIC, or the time of
+    /// the last test run.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn owners(&self, now: Time) -> Result<Vec<OwnerEntry>, BpfError> {
+        self.entries.owners(now, self.owner_timeout)
+    }
+
+    /// Hands the program a frame with a control message of the switch's daemon. Returns the frame with the answer.
+    ///
+    /// # Errors
+    /// The kernel refuses the frame.
+    pub fn control(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
+        run::daemon_run(&object::program(NAME, &self.object), frame)
+    }
+
+    /// Runs a program that was [loaded for tests](Self::load_for_tests) on a frame that arrives at a port. May be called
+    /// by several threads at once.
+    ///
+    /// # Errors
+    /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.
+    ///
+    /// # Panics
+    /// The program was not loaded for tests, or its action is not the one of its verdict.
+    pub fn test_run(&self, port: PortId, now: Time, frame: &[u8]) -> Result<TestRun, BpfError> {
+        self.measure(port, now, frame, 1).map(|(run, _)| run)
+    }
+
+    /// As [`test_run`](Self::test_run), `repeat` times on the same frame, which each run changes. Returns the last decision
+    /// and the mean duration of a run.
+    ///
+    /// # Errors
+    /// As [`test_run`](Self::test_run).
+    pub fn measure(
+        &self,
+        port: PortId,
+        now: Time,
+        frame: &[u8],
+        repeat: u32,
+    ) -> Result<(TestRun, Duration), BpfError> {
+        run::test_run(&object::program(NAME, &self.object), port, now, frame, repeat)
+    }
+
+    /// Number of instructions of the program, before the verifier removes unreachable ones.
+    pub fn instructions(&self) -> usize {
+        object::program(NAME, &self.object).insn_cnt()
+    }
+}
+
+fn check(config: &Config, epoch: u64) -> Result<(), ConfigError> {
+    if epoch == 0 {
+        return Err(ConfigError::Epoch);
+    }
+    config.check()
+}
+
+/// Opens the object, with the configured size of the table of flows.
+fn open(config: &Config) -> Result<OpenObject, BpfError> {
+    let mut object = object::open(NAME, object::SWITCH)?;
+    let mut maps = object.maps_mut();
+    let mut flows = maps
+        .find(|map| map.name() == "flows")
+        .unwrap_or_else(|| unreachable!("c/switch/maps.h defines the map `flows`"));
+    let entries = u32::try_from(config.flows_max).expect("Config::check limits the number of flows");
+    flows.set_max_entries(entries).map_err(BpfError::of("cannot set the size of the map `flows`"))?;
+    drop(maps);
+    Ok(object)
+}

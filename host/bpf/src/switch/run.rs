@@ -1,0 +1,105 @@
+//! Runs of the program on single frames (`BPF_PROG_TEST_RUN`).
+
+use std::time::Duration;
+
+use libbpf_rs::{ProgramInput, ProgramMut};
+use spillway_rules::{Action, PortId, Verdict};
+use spillway_transport::Time;
+
+use crate::BpfError;
+
+/// Values of `enum xdp_action` in <linux/bpf.h>.
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
+const XDP_TX: u32 = 3;
+const XDP_REDIRECT: u32 = 4;
+
+/// Bytes of `struct test_run` in `c/switch/settings.h`, which precede the frame.
+const RUN_BYTES: usize = 24;
+/// Bytes of `struct xdp_md` in <linux/bpf.h>.
+const CONTEXT_BYTES: usize = 24;
+/// The keys of test runs in the map `interfaces` are port numbers above the indexes of real interfaces.
+const TEST_INTERFACE: u32 = 1 << 30;
+
+/// The program's decision on a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestRun {
+    /// The verdict, which was counted.
+    pub verdict: Verdict,
+    /// Where the frame goes.
+    pub action: Action,
+    /// The frame after the run.
+    pub frame: Vec<u8>,
+}
+
+/// The key of a port in the map `interfaces` of a switch that was loaded for tests.
+pub(super) fn test_interface(port: PortId) -> u32 {
+    TEST_INTERFACE + u32::from(port.number())
+}
+
+/// Runs a program that was loaded for tests, `repeat` times on the same frame. Returns the last decision and the mean
+/// duration of a run.
+pub(super) fn test_run(
+    program: &ProgramMut<'_>,
+    port: PortId,
+    now: Time,
+    frame: &[u8],
+    repeat: u32,
+) -> Result<(TestRun, Duration), BpfError> {
+    let mut data = Vec::with_capacity(RUN_BYTES + frame.len());
+    data.extend(now.as_nanos().to_ne_bytes());
+    data.extend(test_interface(port).to_ne_bytes());
+    data.resize(RUN_BYTES, 0);
+    data.extend_from_slice(frame);
+    let mut context = [0; CONTEXT_BYTES];
+    context[..4].copy_from_slice(&(RUN_BYTES as u32).to_ne_bytes());
+    context[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
+    let mut after = vec![0; data.len()];
+    let input = ProgramInput {
+        context_in: Some(&mut context),
+        data_in: Some(&data),
+        data_out: Some(&mut after),
+        repeat,
+        ..ProgramInput::default()
+    };
+    let output = program
+        .test_run(input)
+        .map_err(BpfError::of("cannot run the program `spillway_switch` on a frame"))?;
+    let (action, duration) = (output.return_value, output.duration);
+    let number = |at: usize| u32::from_ne_bytes(*after[at..].first_chunk().expect("inside struct test_run"));
+    let (verdict, egress) = (number(12), number(16));
+    let verdict = *Verdict::ALL.get(verdict as usize).expect("c/switch/verdicts.h has the same list");
+    let action = action_of(verdict, action, egress);
+    Ok((TestRun { verdict, action, frame: after.split_off(RUN_BYTES) }, duration))
+}
+
+/// The action of a verdict, which must be the one that the program has returned.
+fn action_of(verdict: Verdict, returned: u32, egress: u32) -> Action {
+    let (action, expected) = match verdict {
+        Verdict::Passed => (Action::Pass, XDP_PASS),
+        Verdict::Flooded => (Action::Flood, XDP_REDIRECT),
+        Verdict::Answered if egress == u32::from(PortId::DAEMON.number()) => (Action::Answer, XDP_TX),
+        Verdict::Answered => (Action::Answer, XDP_REDIRECT),
+        drop if drop >= Verdict::DropUnknownPort => (Action::Drop, XDP_DROP),
+        _ => {
+            let port = u8::try_from(egress).ok().and_then(PortId::new).expect("ports have numbers up to 63");
+            (Action::To(port), XDP_REDIRECT)
+        }
+    };
+    assert_eq!(returned, expected, "{verdict:?} to port {egress}");
+    action
+}
+
+/// Runs the program on a control message of the switch's daemon. Returns the answer, if the program sends one.
+pub(super) fn daemon_run(program: &ProgramMut<'_>, frame: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
+    let mut after = vec![0; frame.len()];
+    let input = ProgramInput {
+        data_in: Some(frame),
+        data_out: Some(&mut after),
+        repeat: 1,
+        ..ProgramInput::default()
+    };
+    let output =
+        program.test_run(input).map_err(BpfError::of("cannot hand a control message to the switch"))?;
+    Ok((output.return_value == XDP_TX).then_some(after))
+}

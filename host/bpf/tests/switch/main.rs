@@ -1,0 +1,176 @@
+//! The switch's program in the kernel: loading, privileges, concurrency, pins. core/rules and its cases test the rules.
+
+mod pins;
+mod race;
+mod scene;
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use scene::*;
+use spillway_bpf::switch::Switch;
+use spillway_rules::{FlowState, PortId, Verdict};
+use spillway_transport::Time;
+use spillway_wire::switch::{Kind, Status};
+
+const NOW: Time = Time(5_000_000_000);
+
+#[test]
+fn the_program_loads() {
+    let Some(switch) = loaded(Switch::load(&config(3), EPOCH)) else { return };
+    let verified: Vec<_> = libbpf_rs::query::ProgInfoIter::default()
+        .filter(|program| program.name.as_encoded_bytes() == b"spillway_switch")
+        .map(|program| program.verified_insns)
+        .collect();
+    println!("{} instructions; the verifier has checked {verified:?}", switch.instructions());
+    assert!(!verified.is_empty());
+}
+
+#[test]
+fn three_capabilities_suffice_to_load_and_configure_the_program() {
+    if loaded(Switch::load(&config(3), EPOCH)).is_none() {
+        return;
+    }
+    let work = || {
+        let kept = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::BPF;
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        set_capabilities(None, sets).unwrap();
+        let mut switch = Switch::load(&config(3), EPOCH)
+            .unwrap_or_else(|error| panic!("CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF should suffice: {error}"));
+        switch.configure(&config(2)).unwrap();
+        switch.counters().unwrap();
+        assert_eq!(switch.flows().unwrap().count(), 0);
+        let request = control_frame(0, message(Kind::Get, 0, 1, 0));
+        let answer = switch.control(&request).unwrap().expect("the program answers its daemon");
+        assert_eq!(answer_of(0, &answer).status(), Ok(Status::NoEntry));
+    };
+    std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
+}
+
+/// One flow from *prepare* to *release*, with a packet in each direction at each step.
+#[test]
+fn a_flow_moves_from_one_server_to_another_and_back() {
+    let Some(switch) = loaded(Switch::load_for_tests(&config(3), EPOCH)) else { return };
+    register(&switch, 3, NOW);
+    let flow = 9;
+    let inbound = tcp_frame((mac(1), mac(0)), client(flow), service(), 0x10);
+    let inbound = |switch: &Switch| switch.test_run(port(0), NOW, &inbound).unwrap();
+    let outbound = |server: u8, from| {
+        let frame = tcp_frame((mac(0), mac(server)), from, client(flow), 0x10);
+        switch.test_run(port(server), NOW, &frame).unwrap()
+    };
+    assert_eq!(inbound(&switch).verdict, Verdict::Switched);
+    assert_eq!(outbound(1, service()).verdict, Verdict::Switched);
+    assert_eq!(outbound(2, place_of(2)).verdict, Verdict::DropNotOwner, "before the move");
+
+    let prepare = control_frame(1, message(Kind::Prepare, 1, 10, flow));
+    let relayed = switch.test_run(port(1), NOW, &prepare).unwrap();
+    assert_eq!(relayed.verdict, Verdict::Relayed);
+    let relayed = answer_of(2, &relayed.frame);
+    assert_eq!(relayed.kind(), Ok(Kind::Prepare));
+    assert_eq!(relayed.owner(), site(2), "server 2 is the least loaded of 2 and 3");
+    assert_eq!(inbound(&switch).verdict, Verdict::ToOwner, "asked");
+
+    let mut prepared = message(Kind::Prepared, 2, 10, flow);
+    prepared.set_generation(relayed.generation());
+    prepared.set_owner(spillway_wire::switch::Site::new(place_of(2), mac(2)));
+    let relayed = switch.test_run(port(2), NOW, &control_frame(2, prepared)).unwrap();
+    assert_eq!(relayed.verdict, Verdict::Relayed);
+    assert_eq!(answer_of(1, &relayed.frame).state(), Ok(FlowState::Held));
+    let run = inbound(&switch);
+    assert_eq!(run.verdict, Verdict::ToTarget);
+    assert_eq!(run.frame, tcp_frame((mac(2), mac(0)), client(flow), place_of(2), 0x10), "rewritten");
+    assert_eq!(outbound(2, place_of(2)).verdict, Verdict::DropNotOwner, "held");
+    assert_eq!(outbound(1, service()).verdict, Verdict::FromOwner, "held");
+
+    let mut own = message(Kind::Own, 2, 11, flow);
+    own.set_generation(answer_of(1, &relayed.frame).generation());
+    let owned = ask(&switch, 2, NOW, own);
+    assert_eq!((owned.status(), owned.state()), (Ok(Status::Ok), Ok(FlowState::Owned)));
+    let run = outbound(2, place_of(2));
+    assert_eq!(run.verdict, Verdict::FromOwner);
+    assert_eq!(run.frame, tcp_frame((mac(0), mac(1)), service(), client(flow), 0x10), "rewritten");
+    assert_eq!(outbound(1, service()).verdict, Verdict::DropNotOwner, "moved away");
+    let flows: Vec<_> = switch.flows().unwrap().collect();
+    assert_eq!(flows.len(), 1);
+    assert_eq!((flows[0].client, flows[0].owner.at, flows[0].target), (client(flow), place_of(2), None));
+
+    let mut release = message(Kind::Release, 2, 12, flow);
+    release.set_generation(owned.generation());
+    assert_eq!(ask(&switch, 2, NOW, release).status(), Ok(Status::Ok));
+    assert_eq!(switch.flows().unwrap().count(), 0);
+    assert_eq!(inbound(&switch).verdict, Verdict::Switched);
+}
+
+#[test]
+fn frames_from_no_port_are_dropped() {
+    let Some(switch) = loaded(Switch::load_for_tests(&config(1), EPOCH)) else { return };
+    let frame = tcp_frame((mac(1), mac(0)), client(1), service(), 0x10);
+    let run = |port| switch.test_run(port, NOW, &frame).unwrap().verdict;
+    assert_eq!(run(port(9)), Verdict::DropUnknownPort);
+    assert_eq!(run(PortId::DAEMON), Verdict::DropUnknownPort, "only control messages");
+    assert_eq!(run(port(0)), Verdict::Switched);
+    assert_eq!(switch.counters().unwrap().of(Verdict::DropUnknownPort), 2);
+}
+
+/// Prints what a run costs. Not a test of speed: `spillway-lab bench switch-cost` measures that.
+#[test]
+#[ignore = "prints durations; run with --ignored --nocapture on a quiet machine"]
+fn durations() {
+    let Some(switch) = loaded(Switch::load_for_tests(&config(200), EPOCH)) else { return };
+    register(&switch, 3, NOW);
+    // The lowest of 20 means: of frames that the program changes to themselves, or not at all.
+    let many = |name: &str, from: u8, frame: &[u8], verdict| {
+        let runs = (0..20).map(|_| switch.measure(port(from), NOW, frame, 50_000).unwrap());
+        let best =
+            runs.inspect(|(run, _)| assert_eq!(run.verdict, verdict)).map(|(_, duration)| duration).min();
+        println!("{name}: {:?}", best.unwrap());
+    };
+    let to_service = tcp_frame((mac(1), mac(0)), client(1), service(), 0x10);
+    let from_service = tcp_frame((mac(0), mac(1)), service(), client(1), 0x10);
+    let mut udp = to_service.clone();
+    udp[23] = 17;
+    many("UDP", 0, &udp, Verdict::Switched);
+    many("TCP without entry", 0, &to_service, Verdict::Switched);
+    many("TCP from the original owner, without entry", 1, &from_service, Verdict::Switched);
+    let mut wrong = control_frame(1, message(Kind::Get, 1, 40, 1));
+    *wrong.last_mut().unwrap() ^= 1;
+    many("message with a wrong tag", 1, &wrong, Verdict::DropControlTag);
+    wrong[42] ^= 1;
+    many("message without magic", 1, &wrong, Verdict::DropControlInvalid);
+
+    // The median of single runs, with the cost of reading the clock twice.
+    let sequence = std::cell::Cell::new(100);
+    let single = |name: &str, make: &dyn Fn(u64) -> (u8, Vec<u8>), verdict| {
+        let mut durations: Vec<_> = (0..20_000)
+            .map(|_| {
+                sequence.set(sequence.get() + 1);
+                let (sender, frame) = make(sequence.get());
+                let (run, duration) = switch.measure(port(sender), NOW, &frame, 1).unwrap();
+                assert_eq!(run.verdict, verdict);
+                duration
+            })
+            .collect();
+        durations.sort_unstable();
+        println!("{name}, single: {:?}", durations[durations.len() / 2]);
+    };
+    single("TCP without entry", &|_| (0, to_service.clone()), Verdict::Switched);
+    let about = |kind, server, sequence| (server, control_frame(server, message(kind, server, sequence, 1)));
+    let prepare = |sequence| about(Kind::Prepare, 1, sequence);
+    single("prepare (first, then repeated)", &prepare, Verdict::Relayed);
+    many("to the owner, asked", 0, &to_service, Verdict::ToOwner);
+    many("from the owner, asked", 1, &from_service, Verdict::FromOwner);
+    let asked = switch.flows().unwrap().next().unwrap();
+    let mut prepared = message(Kind::Prepared, 2, 50, 1);
+    prepared.set_generation(asked.generation);
+    prepared.set_owner(spillway_wire::switch::Site::new(place_of(2), mac(2)));
+    switch.test_run(port(2), NOW, &control_frame(2, prepared)).unwrap();
+    single("to the target, rewritten", &|_| (0, to_service.clone()), Verdict::ToTarget);
+    let mut own = message(Kind::Own, 2, 51, 1);
+    own.set_generation(asked.generation);
+    ask(&switch, 2, NOW, own);
+    single("to the owner, rewritten", &|_| (0, to_service.clone()), Verdict::ToOwner);
+    let from_owner = tcp_frame((mac(0), mac(2)), place_of(2), client(1), 0x10);
+    single("from the owner, rewritten", &|_| (2, from_owner.clone()), Verdict::FromOwner);
+    single("get", &|sequence| about(Kind::Get, 1, sequence), Verdict::Answered);
+    single("heartbeat", &|sequence| about(Kind::Heartbeat, 1, sequence), Verdict::Answered);
+    single("own, forbidden", &|sequence| about(Kind::Own, 1, sequence), Verdict::Answered);
+}

@@ -1,0 +1,182 @@
+//! Cases: steps with what must come of them.
+
+mod parse;
+
+pub use parse::Bases;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{CaseFileError, Position};
+use crate::setup::Setup;
+use crate::switch::Verdict;
+
+/// Time of a case's time 0, in nanoseconds. Not 0, so that differences to earlier times do not underflow unnoticed.
+pub const START_NS: u64 = 5_000_000_000_000;
+
+/// One case.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name in the file.
+    pub name: String,
+    /// Configuration of the switch at first.
+    pub setup: Setup,
+    /// Frames and checks, those of the case that this one continues first.
+    pub steps: Vec<Step>,
+}
+
+/// One step of a case.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Where it is written.
+    pub position: Position,
+    /// Time in nanoseconds.
+    pub now_ns: u64,
+    /// What is done.
+    pub action: Action,
+}
+
+/// What a step does.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// A frame arrives.
+    Frame(Arrival),
+    /// The configuration changes.
+    Reload(Box<Setup>),
+    /// The flows are checked.
+    Flow(FlowCheck),
+    /// The flow must be absent.
+    NoFlow(std::net::SocketAddr, std::net::SocketAddr),
+    /// Number of flows in the table.
+    Flows(usize),
+    /// An owner is checked.
+    Owner(OwnerCheck),
+}
+
+/// A frame with its expected outcome.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// Port at which the frame arrives.
+    pub ingress: u8,
+    /// The frame.
+    pub frame: Vec<u8>,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// Ports to which it goes, in order.
+    pub ports: Vec<u8>,
+    /// How it leaves or passes; empty if it is dropped.
+    pub frame_out: Vec<u8>,
+    /// Kind and status of an answer.
+    pub answer: Option<(u8, u8)>,
+}
+
+/// The site of a check: address, port, MAC.
+pub type SiteCheck = (std::net::SocketAddr, crate::mac::Mac);
+
+/// What an entry must be. Fields that are not stated are not compared, but an entry has a target, a claim, FIN
+/// flags and a reset only if they are stated.
+#[derive(Clone, Debug)]
+pub struct FlowCheck {
+    /// Client.
+    pub client: std::net::SocketAddr,
+    /// Service.
+    pub service: std::net::SocketAddr,
+    /// State.
+    pub state: u8,
+    /// Generation.
+    pub generation: u64,
+    /// Owner.
+    pub owner: SiteCheck,
+    /// Target.
+    pub target: Option<SiteCheck>,
+    /// Original owner.
+    pub original: Option<SiteCheck>,
+    /// Deadline.
+    pub deadline_ns: Option<u64>,
+    /// Last packet.
+    pub last_packet_ns: Option<u64>,
+    /// The generation that the last *prepare* named.
+    pub replaced: Option<u64>,
+    /// End of the client's FIN.
+    pub claim: Option<u32>,
+    /// FIN of the client, acknowledged.
+    pub client_fin: bool,
+    /// FIN of the owner.
+    pub owner_fin: bool,
+    /// RST of the owner.
+    pub reset_ns: Option<u64>,
+}
+
+/// What an owner must be. Fields that are not stated are not compared.
+#[derive(Clone, Debug)]
+pub struct OwnerCheck {
+    /// Server's id.
+    pub server: u8,
+    /// Term.
+    pub term: u64,
+    /// Load.
+    pub load: Option<u32>,
+    /// Free places.
+    pub free: Option<u32>,
+    /// Weight.
+    pub weight: Option<u16>,
+    /// Service's number.
+    pub service: Option<u16>,
+    /// Last heartbeat.
+    pub last_heartbeat_ns: Option<u64>,
+}
+
+/// A file of cases.
+#[derive(Clone, Debug)]
+pub struct CaseFile {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its cases.
+    pub cases: Vec<Case>,
+}
+
+/// The folder of the cases in this repository.
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/rules/cases")
+}
+
+/// Reads the common setup of a folder of cases.
+///
+/// # Errors
+/// The file cannot be read, or its text is wrong.
+pub fn read_setup(folder: &Path) -> Result<Setup, CaseFileError> {
+    let path = folder.join("setup.txt");
+    let text = fs::read_to_string(&path).map_err(|error| CaseFileError::Read(path.clone(), error))?;
+    Setup::parse(&text).map_err(|error| CaseFileError::Text(path, error))
+}
+
+/// Reads all files of cases of a folder, in the order of their names. Cases of all files may continue those of
+/// `common.txt`.
+///
+/// # Errors
+/// A file cannot be read, or its text is wrong.
+pub fn read_folder(folder: &Path) -> Result<Vec<CaseFile>, CaseFileError> {
+    let failed = |error| CaseFileError::Read(folder.into(), error);
+    let setup = read_setup(folder)?;
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.extension().is_some_and(|extension| extension == "txt") && !path.ends_with("setup.txt") {
+            paths.push(path);
+        }
+    }
+    paths.sort_by_key(|path| (!path.ends_with("common.txt"), path.clone()));
+    let mut common = Bases::default();
+    let mut files = Vec::new();
+    for path in paths {
+        let text = fs::read_to_string(&path).map_err(|error| CaseFileError::Read(path.clone(), error))?;
+        let is_common = path.ends_with("common.txt");
+        let (cases, bases) = Case::parse_all(&setup, &common, &text)
+            .map_err(|error| CaseFileError::Text(path.clone(), error))?;
+        if is_common {
+            common = bases;
+        }
+        files.push(CaseFile { path, cases });
+    }
+    Ok(files)
+}

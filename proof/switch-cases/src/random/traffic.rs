@@ -1,0 +1,241 @@
+//! Packets of clients and servers, and other frames.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::world::{KnownFlow, World};
+use crate::mac::Mac;
+use crate::packet::{Arp, Body, Content, Packet, Payload, tcp_flags};
+use crate::setup::DAEMON_PORT;
+
+/// A frame and the port at which it arrives.
+pub(super) struct Drawn {
+    pub(super) ingress: u8,
+    pub(super) packet: Packet,
+}
+
+const ETHERNET_TYPES: [u16; 5] = [0x88b5, 0x88cc, 0x0806, 0x0800, 0x86dd];
+const PROTOCOLS: [u8; 4] = [47, 132, 4, 58];
+
+impl World {
+    /// A client's packet of one of the flows.
+    pub(super) fn client_packet(&mut self) -> Drawn {
+        let flow = self.any_flow();
+        let mut packet = Packet::tcp(flow.client, flow.service, self.flags());
+        self.fill_tcp(&mut packet, false);
+        let ingress = self.port_of(flow.client.ip());
+        packet.set_macs(&self.setup, ingress);
+        if self.is_unknown(flow.client.ip()) || self.chance(10) {
+            packet.destination = self.port_mac(ingress);
+        }
+        Drawn { ingress, packet }
+    }
+
+    /// A packet of a server to a client: mostly of the owner.
+    pub(super) fn server_packet(&mut self) -> Drawn {
+        let flow = self.any_flow();
+        let (server, mut at) = match self.random.below(10) {
+            0 => (flow.target, flow.target_at),
+            1 => (flow.owner, flow.service),
+            2 => (self.original(flow.service), flow.service),
+            _ => (flow.owner, flow.owner_at),
+        };
+        if self.chance(5) {
+            let places: Vec<SocketAddr> = self.setup.places.values().map(|place| place.at).collect();
+            at = self.pick(&places);
+        }
+        if at.is_ipv4() != flow.client.is_ipv4() {
+            at = flow.service;
+        }
+        let mut packet = Packet::tcp(at, flow.client, self.flags());
+        self.fill_tcp(&mut packet, true);
+        let (mac, ingress) =
+            self.setup.server(server).map_or((Mac::default(), 2), |server| (server.mac, server.port));
+        packet.set_macs(&self.setup, ingress);
+        packet.source = mac;
+        if self.chance(15) {
+            packet.destination = self.port_mac(ingress);
+        }
+        Drawn { ingress, packet }
+    }
+
+    /// Frames of other kinds.
+    pub(super) fn other_frame(&mut self) -> Drawn {
+        let hosts: Vec<(Mac, Option<u8>, Vec<IpAddr>)> =
+            self.setup.hosts.values().map(|host| (host.mac, host.port, host.addresses.clone())).collect();
+        let (source_index, target_index) = (self.index(hosts.len()), self.index(hosts.len()));
+        let (source, target) = (&hosts[source_index], &hosts[target_index]);
+        let ingress = source.1.unwrap_or(1);
+        let mut packet = match self.random.below(6) {
+            0 => self.arp(source, target),
+            1 => self.solicitation(source),
+            2 => Packet {
+                source: source.0,
+                destination: target.0,
+                vlan_tags: Vec::new(),
+                body: Body::Other(self.pick(&ETHERNET_TYPES), vec![0; 46]),
+                edits: Vec::new(),
+            },
+            _ => self.ip_packet(source, target, ingress),
+        };
+        match self.random.below(12) {
+            0 => packet.destination = Mac::BROADCAST,
+            1 => packet.destination = Mac([1, 0x80, 0xc2, 0, 0, self.pick(&[0, 1, 0xe, 0xf, 0x10, 0x21])]),
+            2 => packet.destination = self.port_mac(ingress),
+            3 => packet.destination = Mac([2, 0, 0, 0, 9, 9]),
+            4 => packet.destination = Mac([0x33, 0x33, 0, 0, 0, 1]),
+            _ => {}
+        }
+        Drawn { ingress, packet }
+    }
+
+    fn ip_packet(
+        &mut self,
+        source: &(Mac, Option<u8>, Vec<IpAddr>),
+        target: &(Mac, Option<u8>, Vec<IpAddr>),
+        ingress: u8,
+    ) -> Packet {
+        let is_v6 = self.chance(40);
+        let family =
+            |addresses: &[IpAddr]| addresses.iter().copied().find(|address| address.is_ipv6() == is_v6);
+        let own: Vec<IpAddr> = self.setup.own_addresses.clone();
+        let fallback = family(&own).expect("an own address of each family");
+        let elsewhere: [IpAddr; 5] = if is_v6 {
+            ["2001:db8:9::7", "2001:db8:9:1::8", "2001:db9::1", "ff02::1", "2001:db8::1"]
+                .map(|text| text.parse().expect("an address"))
+        } else {
+            ["192.0.2.7", "192.0.2.200", "203.0.113.1", "224.0.0.1", "10.0.0.1"]
+                .map(|text| text.parse().expect("an address"))
+        };
+        let from = family(&source.2).unwrap_or(fallback);
+        let to = match self.random.below(4) {
+            0 => fallback,
+            1 => self.pick(&elsewhere),
+            _ => family(&target.2).unwrap_or(fallback),
+        };
+        let ports = (self.pick(&[53_u16, 40_000, 7100]), self.pick(&[53_u16, 80, 7100, 7101, 8080]));
+        let (from_port, to_port) = (SocketAddr::new(from, ports.0), SocketAddr::new(to, ports.1));
+        let data = self.data();
+        let mut packet = match self.random.below(4) {
+            0 => Packet::udp(from_port, to_port, Content::Bytes(data)),
+            1 => {
+                let mut packet = Packet::tcp(from_port, to_port, self.flags());
+                self.fill_tcp(&mut packet, false);
+                packet
+            }
+            2 => Packet::ip(from, to, Payload::Icmp(if is_v6 { 128 } else { 8 }, vec![0, 1, 0, 1])),
+            _ => Packet::ip(from, to, Payload::Other(self.pick(&PROTOCOLS), data)),
+        };
+        packet.set_macs(&self.setup, ingress);
+        packet.source = source.0;
+        packet
+    }
+
+    fn arp(
+        &mut self,
+        source: &(Mac, Option<u8>, Vec<IpAddr>),
+        target: &(Mac, Option<u8>, Vec<IpAddr>),
+    ) -> Packet {
+        let octets = |addresses: &[IpAddr]| {
+            addresses
+                .iter()
+                .find_map(
+                    |address| if let IpAddr::V4(address) = address { Some(address.octets()) } else { None },
+                )
+                .unwrap_or([10, 0, 0, 254])
+        };
+        let is_request = self.chance(60);
+        let wanted = if self.chance(30) { [10, 0, 0, 254] } else { octets(&target.2) };
+        Packet {
+            source: source.0,
+            destination: if is_request { Mac::BROADCAST } else { target.0 },
+            vlan_tags: Vec::new(),
+            body: Body::Arp(Arp {
+                operation: if is_request { 1 } else { 2 },
+                sender: (source.0, octets(&source.2)),
+                target: (Mac::default(), wanted),
+            }),
+            edits: Vec::new(),
+        }
+    }
+
+    fn solicitation(&mut self, source: &(Mac, Option<u8>, Vec<IpAddr>)) -> Packet {
+        let wanted: IpAddr = self.pick(&["2001:db8::254", "2001:db8::1"]).parse().expect("an address");
+        let octets = crate::message::address_bytes(wanted);
+        let mut content = vec![0; 4];
+        content.extend(octets);
+        content.extend([1, 1]);
+        content.extend(source.0.0);
+        let kind = self.pick(&[135, 135, 136]);
+        let from = source.2.iter().copied().find(IpAddr::is_ipv6).unwrap_or(wanted);
+        let mut packet = Packet::ip(from, wanted, Payload::Icmp(kind, content));
+        packet.source = source.0;
+        packet.destination = Mac([0x33, 0x33, 0xff, octets[13], octets[14], octets[15]]);
+        packet
+    }
+
+    /// One of the flows: mostly one with an entry, so that these get far.
+    pub(super) fn any_flow(&mut self) -> KnownFlow {
+        if self.chance(65) {
+            let with_entry: Vec<usize> =
+                (0..self.flows.len()).filter(|index| self.flows[*index].state != 0).collect();
+            if !with_entry.is_empty() {
+                let index = self.pick(&with_entry);
+                return self.flows[index].clone();
+            }
+        }
+        let count = if self.chance(80) { self.flows.len().min(12) } else { self.flows.len() };
+        // The first flows of a seed are all of one service: the step spreads them.
+        let index = self.index(count) * 13 % self.flows.len();
+        self.flows[index].clone()
+    }
+
+    fn flags(&mut self) -> u8 {
+        match self.random.below(20) {
+            0 | 1 => tcp_flags::SYN,
+            2 => tcp_flags::SYN | tcp_flags::ACK,
+            3..=6 => tcp_flags::FIN | tcp_flags::ACK,
+            7 => tcp_flags::RST,
+            8 => u8::try_from(self.random.below(256)).expect("below 256"),
+            _ => tcp_flags::ACK | tcp_flags::PSH,
+        }
+    }
+
+    /// Few sequence numbers, so that owners acknowledge what clients have claimed.
+    fn fill_tcp(&mut self, packet: &mut Packet, is_from_server: bool) {
+        let (data, sequence, acknowledged) = (self.data(), self.random.below(2), self.random.below(4));
+        let options = self.pick(&[0_u8, 0, 0, 3, 10]);
+        let Some(Payload::Tcp(tcp)) = packet.ip_mut().map(|ip| &mut ip.payload) else { return };
+        let number = |number: u64| u32::try_from(number).expect("small");
+        tcp.sequence = number(sequence);
+        tcp.acknowledgement = number(acknowledged);
+        tcp.option_words = options;
+        tcp.data = if is_from_server { data } else { data.into_iter().take(2).collect() };
+    }
+
+    fn data(&mut self) -> Vec<u8> {
+        let length = self.pick(&[0_u8, 0, 1, 2, 7, 31, 128, 200]);
+        (0..length).collect()
+    }
+
+    fn port_of(&self, client: IpAddr) -> u8 {
+        let host = self.setup.host_at(client).and_then(|host| host.port);
+        host.or_else(|| self.setup.port_number("uplink")).unwrap_or(1)
+    }
+
+    fn is_unknown(&self, client: IpAddr) -> bool {
+        self.setup.host_at(client).is_none()
+    }
+
+    pub(super) fn port_mac(&self, number: u8) -> Mac {
+        self.setup.port(number).map(|port| port.mac).unwrap_or_default()
+    }
+
+    fn original(&self, service: SocketAddr) -> u8 {
+        self.services.iter().find(|place| place.at == service).map_or(0, |place| place.server)
+    }
+
+    /// Any port, also the daemon's and one that does not exist.
+    pub(super) fn any_port(&mut self) -> u8 {
+        self.pick(&[1, 2, 3, 4, 5, 6, 9, DAEMON_PORT])
+    }
+}
