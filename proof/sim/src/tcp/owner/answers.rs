@@ -28,8 +28,8 @@ impl Agent {
     fn handle_answer(&mut self, now: Time, message: &Message, answer: &Answer) {
         let sequence = message.sequence;
         if answer.kind == Kind::Hello {
-            let told = (message.epoch, answer.generation);
-            let change = self.membership.handle_hello(now, sequence, answer.status, told);
+            let term = (message.epoch, answer.generation);
+            let change = self.membership.handle_hello(now, sequence, answer.status, term);
             return self.handle_change(now, change);
         }
         if message.epoch != self.membership.epoch() {
