@@ -177,6 +177,14 @@ fn a_restart_of_the_daemon_loses_no_packet_and_no_flow() {
     assert!(after["packets"]["switched"].as_u64() > before["packets"]["switched"].as_u64(), "{after}");
     terminate(daemon);
 
+    // A table keeps its size as long as its pins.
+    scene.configure("flows_max = 9", "");
+    let daemon = scene.start_daemon();
+    assert_eq!(scene.result(&["status"])["flows"]["max"], before["flows"]["max"]);
+    let log = daemon.stderr().unwrap();
+    assert!(log.contains("room for 131072 flows") && log.contains("--detach"), "{log}");
+    terminate(daemon);
+
     // Without its pins the switch forwards nothing.
     let detach = scene.launch(SPILLWAY, &[], &["switch", "--config", &scene.config(), "--detach"]);
     let mut detach = scene.switch.spawn(&detach).unwrap();

@@ -23,6 +23,7 @@ pub(crate) struct Program {
     switch: RwLock<Switch>,
     epoch: u64,
     is_adopted: bool,
+    flows_max: usize,
 }
 
 /// Whether the program runs on a port's interface.
@@ -55,7 +56,15 @@ impl Program {
             }
             return Err(why);
         }
-        Ok(Program { switch: RwLock::new(switch), epoch, is_adopted })
+        let flows_max = switch.flows_max();
+        if flows_max != config.flows_max {
+            warn!(
+                "the switch's table has room for {flows_max} flows, as before: flows_max = {} takes effect after `spillway \
+                 switch --config FILE --detach`, which ends moved connections",
+                config.flows_max
+            );
+        }
+        Ok(Program { switch: RwLock::new(switch), epoch, is_adopted, flows_max })
     }
 
     /// Removes the pinned program and tables of a switch whose daemon does not run. The kernel detaches the program when its
@@ -79,6 +88,11 @@ impl Program {
     /// Whether the tables existed before this process.
     pub(crate) fn is_adopted(&self) -> bool {
         self.is_adopted
+    }
+
+    /// Maximum number of flows: that of the tables, if they existed before.
+    pub(crate) fn flows_max(&self) -> usize {
+        self.flows_max
     }
 
     /// Applies other settings, whose numbers were kept. `old_rules` and `rules`: both settings for the rules.

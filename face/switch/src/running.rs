@@ -165,7 +165,7 @@ impl Running {
                 asked: flows.asked,
                 held: flows.held,
                 owned: flows.owned,
-                max: config.flows_max as u64,
+                max: self.program.flows_max() as u64,
                 swept: snapshot.ended,
             },
             packets: snapshot.counters.iter().map(|(verdict, n)| (verdict.name().to_owned(), n)).collect(),

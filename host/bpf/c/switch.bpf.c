@@ -106,6 +106,10 @@ static __always_inline int act(struct xdp_md *context, const struct frame *frame
     return bpf_redirect_map(&egress, frame->egress, XDP_DROP);
 }
 
+/*
+ * Functions that are not static are checked by the verifier once, for all arguments, and not for each call: otherwise
+ * it gives up after a million instructions when the loader lacks CAP_PERFMON, as it then also follows wrong branches.
+ */
 SEC("xdp")
 int spillway_switch(struct xdp_md *context)
 {

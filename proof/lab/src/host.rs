@@ -215,6 +215,17 @@ impl Host {
         Ok(Offloads::parse(&text))
     }
 
+    /// Turns off generic receive offload at the far end of the host's cable, so that a bridge forwards each packet by
+    /// itself, as XDP programs do. Only with [`LabOptions::receive_inline`](crate::LabOptions::receive_inline), because
+    /// without this offload a veth has no receive thread.
+    pub fn forward_single_packets(&self) -> Result<(), LabError> {
+        if self.0.has_receive_threads {
+            return Err(LabError::BadOption("forward_single_packets needs a lab with receive_inline".into()));
+        }
+        let (namespace, interface) = &self.0.bridge_end;
+        self.0.tools.ethtool(namespace, &["-K", interface, "gro", "off"]).map(drop)
+    }
+
     /// The congestion control of the host's connections.
     pub fn congestion_control(&self) -> Result<String, LabError> {
         namespace::within(&self.0.namespace, || namespace::sysctl(CONGESTION_CONTROL.0))

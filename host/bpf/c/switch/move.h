@@ -10,7 +10,6 @@ enum outcome {
     RELAY_OK,   /* to control->receiver, with status ok */
     RELAY_FULL, /* the same, with status full */
     RACED,      /* another CPU has changed the entry: decide again */
-    NO_ANSWER,  /* not a valid message; the verdict says why */
 };
 
 /* An outcome and, for answers, the status. */

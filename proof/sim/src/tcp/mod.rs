@@ -2,7 +2,8 @@
 //! of frames.
 //!
 //! - [`path`]: one direction of a cable: loss, reordering, copies, damage, delay, a rate limit with a queue
-//! - `plan`: the parameters that a seed draws; `world`: handles all events; `world_faults`: faults; `host`: servers, a program and a clock
+//! - `plan`: the parameters that a seed draws; `world`: handles all events; `world_frames`:
+//!   frames on their way, `world_faults`: faults, `world_end`: the last checks; `host`: servers, a program and a clock
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
 //! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport
@@ -43,6 +44,8 @@ mod trace;
 mod transit;
 mod witness;
 mod world;
+mod world_end;
 mod world_faults;
+mod world_frames;
 
 pub use run::{Report, run, run_with_trace};

@@ -182,7 +182,10 @@ pub fn corrupt(rng: &mut Rng, frame: &mut [u8]) -> bool {
         return false;
     }
     let header_bits = (FIRST_ALTERED as u64 * 8, (ETHERNET_BYTES + IPV4_BYTES) as u64 * 8);
-    let segment_bits = (header_bits.1, frame.len() as u64 * 8);
+    // No checksum covers bytes after the packet.
+    let packet_bytes = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+    let end = frame.len().min(ETHERNET_BYTES + packet_bytes).max(ETHERNET_BYTES + IPV4_BYTES + 1);
+    let segment_bits = (header_bits.1, end as u64 * 8);
     // Both bits are covered by the same checksum.
     let (low, end) = if rng.chance(1, 4) { header_bits } else { segment_bits };
     let first = rng.range(low, end - 1);

@@ -429,7 +429,7 @@ impl Rack {
         self.lost.push((flow, cause));
         if cause == Cause::Foreign {
             self.violations
-                .push(format!("{flow:?}: its server believed to own it, but the switch says otherwise"));
+                .push(format!("{flow:?}: its server has the connection, but the switch names another owner"));
         }
         let Some(name) = self.flows.remove(&flow) else { return };
         let is_aborted = self.transits.remove(&name).is_some_and(|transit| transit.is_aborted());

@@ -1,39 +1,34 @@
 //! The world of user-level stacks: hosts on one network, and the events between them in order of time.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use spillway_rules::Verdict;
-use spillway_transport::{Conn, Time};
-use spillway_wire::packet::tcp::Flags;
-use spillway_wire::switch::{Flow, ServerId};
+use spillway_transport::Time;
+use spillway_wire::switch::ServerId;
 
 use super::cabling::Cable;
 use super::fabric::{Fabric, Leg};
-use super::frames::{address_of, datagram, ends_of, with_source};
+use super::frames::{address_of, datagram};
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::Moves;
-use super::owner::{self, Cause, ends_of_flow};
-use super::path::{Arrival, Path};
+use super::owner;
+use super::path::Path;
 use super::plan::{GATED_PORT, PORT, Plan};
 use super::planted_fault::{FaultyProgram, PlantedFault};
 use super::program::{Addresses, Program};
 use super::rack::{Rack, Sent};
 use super::rogue::Rogue;
-use super::sniffer::{Sniffer, sniff};
-use super::switch::Departure;
+use super::sniffer::Sniffer;
 use super::trace::{Drop, LastDrops, line};
 use super::witness::Witness;
 use crate::agenda::Agenda;
 use crate::clock::Clock;
 use crate::oracle::{Oracle, SharedOracle};
-use crate::pattern::Token;
 use crate::phases::PhasedWorld;
-use crate::rng::{Rng, mix};
+use crate::rng::Rng;
 
 /// Maximum number of opportunities that a planted fault skips before it strikes.
 const FAULT_AFTER_MAX: u64 = 200;
@@ -70,14 +65,6 @@ pub(super) enum WorldEvent {
     Rogue,
 }
 
-/// Connections lost by design of the switch's protocol, by reason.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lost {
-    pub(crate) by_silence: u64,
-    pub(crate) by_restart: u64,
-    pub(crate) in_doubt: u64,
-}
-
 pub(crate) struct World {
     pub(super) now: Time,
     pub(super) rng: Rng,
@@ -85,10 +72,10 @@ pub(crate) struct World {
     pub(super) plan: Plan,
     pub(super) hosts: Vec<Host>,
     /// The rogue host, at the switch's last port.
-    rogue: Option<Rogue>,
+    pub(super) rogue: Option<Rogue>,
     pub(super) fabric: Fabric,
-    sniffer: Sniffer,
-    witness: Witness,
+    pub(super) sniffer: Sniffer,
+    pub(super) witness: Witness,
     pub(crate) oracle: SharedOracle,
     slot: Vec<u8>,
     in_calm_phase: bool,
@@ -246,16 +233,6 @@ impl World {
         self.queue_wake_up(host);
     }
 
-    fn send_transfer(&mut self, from: Cable, to: ServerId, bytes: &[u8]) {
-        let cabling = &self.fabric.cabling;
-        let Some(target) = cabling.cable_of(to) else { return };
-        let (leg, from) =
-            (Leg::Between(cabling.port_of(from), cabling.port_of(target)), cabling.server_id(from));
-        for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, bytes) {
-            self.agenda.add(at, WorldEvent::Transfer { to: target, from, bytes: frame });
-        }
-    }
-
     fn trace_drops(&mut self, host: usize) {
         for (stack, dropping) in self.hosts[host].rack.dropped() {
             let drop = Drop { now: self.now, host, stack, dropping };
@@ -263,138 +240,6 @@ impl World {
                 trace(drop.line());
             }
             self.last_drops.add(drop);
-        }
-    }
-
-    fn send(&mut self, source: Cable, frame: &[u8]) {
-        self.packets += 1;
-        // As the client receives it.
-        let place = ends_of(frame).and_then(|(place, _)| self.fabric.cabling.service_of(source, place));
-        let rewritten = place.map(|service| with_source(frame, service));
-        let seen = rewritten.as_deref().unwrap_or(frame);
-        let verdict = if self.is_to_unknown_host(frame) {
-            sniff(seen).map(|_| ())
-        } else {
-            self.sniffer.observe(seen, true)
-        };
-        let is_single = self.check_sender(source, seen);
-        for why in [verdict, is_single].into_iter().filter_map(Result::err) {
-            self.oracle.borrow_mut().violation(why);
-        }
-        self.send_up(self.fabric.cabling.port_of(source), frame);
-        self.forge(source, seen);
-    }
-
-    /// Checks that no other server transmits for the flow of a frame, as the client receives it.
-    fn check_sender(&mut self, source: Cable, frame: &[u8]) -> Result<(), String> {
-        let cabling = &self.fabric.cabling;
-        let Some((service, client)) =
-            ends_of(frame).filter(|(from, _)| cabling.services(source.host).contains(from))
-        else {
-            return Ok(());
-        };
-        let (Ok(Some(seen)), Ok(flow)) = (sniff(frame), Flow::new(client.into(), service.into())) else {
-            return Ok(());
-        };
-        let original = cabling.server_id(Cable { server: 0, ..source });
-        let server = cabling.server_id(source);
-        if self.plan.switch.servers_per_host == 1 || seen.header.flags.contains(Flags::RST) {
-            return Ok(());
-        }
-        if seen.header.flags.contains(Flags::SYN) {
-            self.witness.record_import(flow, server);
-        }
-        let entry = if server == original { None } else { self.fabric.switch.flow(&flow) };
-        self.witness.check_sent(&flow, server, original, entry.as_ref())
-    }
-
-    fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
-        let known = |end: SocketAddr| (0..self.plan.hosts).any(|host| address_of(host) == end.ip());
-        self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
-    }
-
-    /// Sends a frame to the switch.
-    fn send_up(&mut self, port: usize, frame: &[u8]) {
-        let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-        });
-        self.hash = mix(self.hash ^ digest ^ self.now.as_nanos());
-        let arrivals = self.fabric.send(self.now, Leg::Up(port), frame);
-        self.trace_frame(format_args!("port {port} to switch"), frame, &arrivals);
-        for Arrival { at, frame, .. } in arrivals {
-            self.agenda.add(at, WorldEvent::AtSwitch { port, frame });
-        }
-    }
-
-    /// Sends what leaves the switch to the servers.
-    fn send_down(&mut self, departures: Vec<Departure>) {
-        for departure in departures {
-            if let Err(why) = self.check_passed(&departure) {
-                self.oracle.borrow_mut().violation(why);
-            }
-            let Departure { port, verdict, frame, .. } = departure;
-            let arrivals = self.fabric.send(self.now, Leg::Down(port), &frame);
-            self.trace_frame(format_args!("switch to port {port} ({})", verdict.name()), &frame, &arrivals);
-            for Arrival { at, frame, is_corrupt } in arrivals {
-                self.agenda.add(at, WorldEvent::Arrive { port, frame, is_damaged: is_corrupt });
-            }
-        }
-    }
-
-    /// Checks that only one server of a flow is heard in each generation.
-    fn check_passed(&mut self, departure: &Departure) -> Result<(), String> {
-        let ends = ends_of(&departure.frame).filter(|_| departure.verdict == Verdict::FromOwner);
-        let Some((service, client)) = ends else { return Ok(()) };
-        let (Ok(flow), Some(cable)) =
-            (Flow::new(client.into(), service.into()), self.fabric.cabling.at(departure.ingress))
-        else {
-            return Ok(());
-        };
-        let Some(entry) = self.fabric.switch.flow(&flow) else { return Ok(()) };
-        self.witness.check_passed(flow, self.fabric.cabling.server_id(cable), entry.generation)
-    }
-
-    fn trace_frame(&mut self, leg: std::fmt::Arguments<'_>, frame: &[u8], arrivals: &[Arrival]) {
-        if let Some(trace) = &mut self.trace {
-            trace(format!("{} {leg}", line(self.now, frame, arrivals)));
-        }
-    }
-
-    fn send_rogue_frames(&mut self, frames: &[Vec<u8>]) {
-        for frame in frames {
-            self.rogue_frames += 1;
-            self.send_up(self.fabric.cabling.rogue_port(), frame);
-        }
-    }
-
-    /// May forge an answer to a frame, which arrives before the peer's answer.
-    fn forge(&mut self, victim: Cable, frame: &[u8]) {
-        let Some(rogue) = &mut self.rogue else { return };
-        if !rogue.is_forgery_due() {
-            return;
-        }
-        let Ok(Some(seen)) = sniff(frame) else { return };
-        let Some((us, them)) = self.sniffer.ends(seen.source, seen.target) else { return };
-        if seen.header.flags.intersects(Flags::RST | Flags::SYN) {
-            return;
-        }
-        let Some(forged) = rogue.forge(seen.target, seen.source, them, us) else { return };
-        let departures =
-            self.fabric.switch.arrive(self.now, self.fabric.cabling.rogue_port(), forged.clone());
-        let Some(departure) = departures.into_iter().next() else { return };
-        // A target would keep the segment until its numbers may be right by chance.
-        if departure.verdict == Verdict::ToTarget {
-            return;
-        }
-        self.sniffer.record_forged(&forged);
-        self.rogue_frames += 1;
-        self.trace_frame(format_args!("forged, to port {}", departure.port), &forged, &[]);
-        debug_assert!(victim.host < self.plan.hosts, "a host has sent the frame");
-        if let Some(cable) = self.fabric.cabling.at(departure.port) {
-            self.hosts[cable.host].arrive(cable.server, departure.frame, false);
-            self.turn_after(cable.host, 0);
         }
     }
 
@@ -468,65 +313,6 @@ impl World {
         let at =
             self.now + rest + Duration::from_nanos(self.rng.log_uniform(1_000_000, self.plan.fault_ns_max));
         self.agenda.add(at, WorldEvent::Fault);
-    }
-
-    pub(crate) fn finish(&mut self) {
-        self.judge();
-        self.oracle.borrow_mut().all_ended();
-        let leftovers = self.leftovers();
-        let checks = self.hosts.iter().filter_map(|host| host.check(self.rogue.is_some()).err());
-        for what in leftovers.into_iter().chain(checks) {
-            self.oracle.borrow_mut().violation(what);
-        }
-    }
-
-    /// Judges the broken connections: those that were lost by design of the switch's protocol are excused.
-    fn judge(&mut self) {
-        let lost: BTreeSet<Flow> =
-            self.hosts.iter().flat_map(|host| host.rack.lost.iter().map(|(flow, _)| *flow)).collect();
-        let mut tokens: BTreeSet<Token> = BTreeSet::new();
-        let mut doubtful = Vec::new();
-        for host in &self.hosts {
-            let opened = host.rack.opened.iter();
-            let excused: BTreeSet<Conn> = opened
-                .filter(|(ends, _)| lost.iter().any(|flow| ends_of_flow(flow) == **ends))
-                .map(|(_, name)| *name)
-                .collect();
-            tokens.extend(excused.iter().filter_map(|name| host.program.inner.tokens.get(name)));
-            let is_excused = |name: &Conn| {
-                excused.contains(name) || host.rack.flow_of(*name).is_some_and(|flow| lost.contains(&flow))
-            };
-            let rest = host.program.inner.doubtful.iter().filter(|(name, _)| !is_excused(name));
-            doubtful.extend(rest.map(|(_, what)| what.clone()));
-        }
-        let mut oracle = self.oracle.borrow_mut();
-        oracle.judge(&tokens);
-        doubtful.into_iter().for_each(|what| oracle.violation(what));
-        let counts = self.lost();
-        if counts.by_restart > 0 && self.fabric.switch.empty_restarts == 0 {
-            oracle.violation(format!("{counts:?}, but the switch has never lost its entries"));
-        }
-        if counts.by_silence > 0 && self.faults == 0 {
-            oracle.violation(format!("{counts:?}, but no server was paused or cut off"));
-        }
-    }
-
-    /// Segments that the switch dropped because their sender did not own the flow.
-    pub(crate) fn not_owner(&self) -> u64 {
-        self.fabric.switch.count(Verdict::DropNotOwner)
-    }
-
-    /// Connections lost by design of the switch's protocol.
-    pub(crate) fn lost(&self) -> Lost {
-        let mut counts = Lost::default();
-        for (_, cause) in self.hosts.iter().flat_map(|host| &host.rack.lost) {
-            match cause {
-                Cause::Silence => counts.by_silence += 1,
-                Cause::Restart => counts.by_restart += 1,
-                Cause::Doubt | Cause::Foreign => counts.in_doubt += 1,
-            }
-        }
-        counts
     }
 
     pub(crate) fn hosts(&self) -> &[Host] {

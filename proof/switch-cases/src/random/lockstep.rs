@@ -71,10 +71,11 @@ pub fn run<A: Switch, B: Switch>(
             }
         }
         let drawn = draw(&mut world);
+        let now_ns = world.skewed_now_ns();
         let frame = drawn.packet.bytes();
-        let outcome = first.handle(drawn.ingress, world.now_ns, &frame);
+        let outcome = first.handle(drawn.ingress, now_ns, &frame);
         if let Some(second) = &mut second {
-            let other = second.handle(drawn.ingress, world.now_ns, &frame);
+            let other = second.handle(drawn.ingress, now_ns, &frame);
             if outcome != other {
                 let names = (first.name(), second.name());
                 return Err(difference(false, show(names, &drawn, &frame, &outcome, &other)));

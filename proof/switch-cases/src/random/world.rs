@@ -17,6 +17,8 @@ const TIMEOUTS_MS: [u64; 4] = [50, 150, 300, 1_000];
 const GRAINS_NS: [u64; 3] = [1, 1_000_000, 10_000_000];
 /// Number of clients' ports.
 const CLIENT_PORTS: u64 = 6;
+/// Largest difference of two CPUs' times.
+const CLOCK_SKEW_NS: u64 = 3_000_000;
 /// Mean number of steps between two reloads.
 const STEPS_PER_RELOAD: u64 = 1_000;
 /// Former generations that a flow remembers.
@@ -206,6 +208,13 @@ impl World {
             let is_alive = self.chance(80);
             self.senders[index].is_alive = is_alive;
         }
+    }
+
+    /// The time of a frame: sometimes earlier than that of the last frame, because CPUs read the clock before they wait
+    /// for each other.
+    pub(super) fn skewed_now_ns(&mut self) -> u64 {
+        let skew_ns = if self.chance(2) { self.random.below(CLOCK_SKEW_NS) } else { 0 };
+        self.now_ns - skew_ns
     }
 
     /// Now and then a new configuration: less one server or place, with another timeout, or the first one again. The

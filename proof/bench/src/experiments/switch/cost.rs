@@ -83,7 +83,7 @@ struct Measured {
     works: BTreeMap<Work, Rounds<f64>>,
     trips: BTreeMap<Trip, Rounds<Times>>,
     /// In the order of [`Joined::ALL`].
-    transfers: [Rounds<Transfer>; 3],
+    transfers: [Rounds<Transfer>; 4],
     /// Runs of the program whose result was compared.
     runs: u64,
     /// Round trips whose reply was compared.

@@ -278,7 +278,7 @@ impl Agent {
         }
     }
 
-    /// Ends a move to this server, and tells its source.
+    /// Ends a move to this server; its source is informed.
     pub(super) fn refuse(&mut self, flow: Flow) {
         let Some((source, target)) = self.targets.remove(&flow) else { return };
         self.forget_requests(&flow);

@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(membership.handle_hello(Time(MS), 1, Status::Ok, (EPOCH, 0)), None);
         assert!(
             membership.epoch() == EPOCH && !membership.is_owner(),
-            "the first hello only tells the epoch"
+            "the first hello only returns the epoch"
         );
         assert_eq!(sent(&mut membership, Time(MS), 2), Some(Due::Hello));
         let change = membership.handle_hello(Time(2 * MS), 2, Status::Ok, (EPOCH, TERM));

@@ -64,8 +64,10 @@ impl Trip {
 /// What joins the hosts of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joined {
-    /// The kernel's bridge; no host has a program.
+    /// The kernel's bridge; no host has a program. Like a program, the bridge gets single packets.
     Bridge,
+    /// As `Bridge`, but the bridge's ports join packets before it forwards them (GRO), and cut them again.
+    BridgeWithGro,
     /// One switch; hosts have the laboratory's pass programs.
     Switch,
     /// One switch; hosts have no program, as with real network cards.
@@ -73,11 +75,13 @@ pub enum Joined {
 }
 
 impl Joined {
-    pub const ALL: [Joined; 3] = [Joined::Bridge, Joined::Switch, Joined::SwitchWithoutPass];
+    pub const ALL: [Joined; 4] =
+        [Joined::Bridge, Joined::BridgeWithGro, Joined::Switch, Joined::SwitchWithoutPass];
 
     pub fn name(self) -> &'static str {
         match self {
             Joined::Bridge => "bridge",
+            Joined::BridgeWithGro => "bridge, GRO at its ports",
             Joined::Switch => "switch",
             Joined::SwitchWithoutPass => "switch, no pass programs",
         }
@@ -94,6 +98,7 @@ struct Hosts {
 
 pub struct Site {
     bridge: Hosts,
+    bridge_with_gro: Hosts,
     switch: Hosts,
     without_pass: Hosts,
     row: Hosts,
@@ -113,6 +118,10 @@ impl Site {
         let layout =
             |forwarding, switches, pass_program| Layout { forwarding, switches, pass_program, cores };
         let bridge = Hosts::create("cost-bridge", layout(Forwarding::Bridge, 1, false))?;
+        for host in [&bridge.first, &bridge.second, &bridge.other] {
+            host.forward_single_packets()?;
+        }
+        let bridge_with_gro = Hosts::create("cost-bridge-gro", layout(Forwarding::Bridge, 1, false))?;
         let switch = Hosts::create("cost-switch", layout(Forwarding::Switch, 1, true))?;
         let without_pass = Hosts::create("cost-no-pass", layout(Forwarding::Switch, 1, false))?;
         let row = Hosts::create("cost-row", layout(Forwarding::Switch, ROW, true))?;
@@ -148,7 +157,19 @@ impl Site {
              the core of the sender",
             cores.0, cores.1
         );
-        Ok(Site { without_pass, bridge, switch, row, agents, echoes, flow, daemons, running, placement })
+        Ok(Site {
+            bridge_with_gro,
+            without_pass,
+            bridge,
+            switch,
+            row,
+            agents,
+            echoes,
+            flow,
+            daemons,
+            running,
+            placement,
+        })
     }
 
     pub fn describe(&self, machine: &mut Machine) -> Result<(), Error> {
@@ -177,20 +198,18 @@ impl Site {
         stop::check()?;
         let hosts = match joined {
             Joined::Bridge => &self.bridge,
+            Joined::BridgeWithGro => &self.bridge_with_gro,
             Joined::Switch => &self.switch,
             Joined::SwitchWithoutPass => &self.without_pass,
         };
         transfer(&hosts.first, &hosts.other, length)
     }
 
-    /// The offloads of both ends of all cables of bridge and switch, which should be equal.
+    /// The offloads of sender and receiver by what joins them, which should be equal.
     pub fn offloads(&self) -> Result<Vec<String>, Error> {
-        let mut all = Vec::new();
-        let hosts = [&self.bridge, &self.switch, &self.without_pass];
-        for host in hosts.into_iter().flat_map(|hosts| [&hosts.first, &hosts.other]) {
-            all.extend([host.offloads()?.to_string(), host.bridge_offloads()?.to_string()]);
-        }
-        Ok(all)
+        let all = [&self.bridge, &self.bridge_with_gro, &self.switch, &self.without_pass];
+        let hosts = all.into_iter().flat_map(|hosts| [&hosts.first, &hosts.other]);
+        hosts.map(|host| Ok(host.offloads()?.to_string())).collect()
     }
 
     /// CPU time of the daemons.
@@ -203,7 +222,8 @@ impl Site {
             echo.stop()?;
         }
         drop((self.agents, self.daemons, self.running));
-        for hosts in [self.bridge, self.switch, self.without_pass, self.row] {
+        let labs = [self.bridge, self.bridge_with_gro, self.switch, self.without_pass, self.row];
+        for hosts in labs {
             hosts.lab.close()?;
         }
         Ok(())

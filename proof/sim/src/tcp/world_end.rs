@@ -1,0 +1,81 @@
+//! The checks at the end of a run, and the connections that were lost by design.
+
+use std::collections::BTreeSet;
+
+use spillway_rules::Verdict;
+use spillway_transport::Conn;
+use spillway_wire::switch::Flow;
+
+use super::owner::{Cause, ends_of_flow};
+use super::world::World;
+use crate::pattern::Token;
+use crate::phases::PhasedWorld;
+
+/// Connections lost by design of the switch's protocol, by reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lost {
+    pub(crate) by_silence: u64,
+    pub(crate) by_restart: u64,
+    pub(crate) in_doubt: u64,
+}
+
+impl World {
+    pub(crate) fn finish(&mut self) {
+        self.judge();
+        self.oracle.borrow_mut().all_ended();
+        let leftovers = self.leftovers();
+        let checks = self.hosts.iter().filter_map(|host| host.check(self.rogue.is_some()).err());
+        for what in leftovers.into_iter().chain(checks) {
+            self.oracle.borrow_mut().violation(what);
+        }
+    }
+
+    /// Judges the broken connections: those that were lost by design of the switch's protocol are excused.
+    fn judge(&mut self) {
+        let lost: BTreeSet<Flow> =
+            self.hosts.iter().flat_map(|host| host.rack.lost.iter().map(|(flow, _)| *flow)).collect();
+        let mut tokens: BTreeSet<Token> = BTreeSet::new();
+        let mut doubtful = Vec::new();
+        for host in &self.hosts {
+            let opened = host.rack.opened.iter();
+            let excused: BTreeSet<Conn> = opened
+                .filter(|(ends, _)| lost.iter().any(|flow| ends_of_flow(flow) == **ends))
+                .map(|(_, name)| *name)
+                .collect();
+            tokens.extend(excused.iter().filter_map(|name| host.program.inner.tokens.get(name)));
+            let is_excused = |name: &Conn| {
+                excused.contains(name) || host.rack.flow_of(*name).is_some_and(|flow| lost.contains(&flow))
+            };
+            let rest = host.program.inner.doubtful.iter().filter(|(name, _)| !is_excused(name));
+            doubtful.extend(rest.map(|(_, what)| what.clone()));
+        }
+        let mut oracle = self.oracle.borrow_mut();
+        oracle.judge(&tokens);
+        doubtful.into_iter().for_each(|what| oracle.violation(what));
+        let counts = self.lost();
+        if counts.by_restart > 0 && self.fabric.switch.empty_restarts == 0 {
+            oracle.violation(format!("{counts:?}, but the switch has never lost its entries"));
+        }
+        if counts.by_silence + counts.in_doubt > 0 && self.faults == 0 {
+            oracle.violation(format!("{counts:?}, but no server was paused or cut off"));
+        }
+    }
+
+    /// Segments that the switch dropped because their sender did not own the flow.
+    pub(crate) fn not_owner(&self) -> u64 {
+        self.fabric.switch.count(Verdict::DropNotOwner)
+    }
+
+    /// Connections lost by design of the switch's protocol.
+    pub(crate) fn lost(&self) -> Lost {
+        let mut counts = Lost::default();
+        for (_, cause) in self.hosts.iter().flat_map(|host| &host.rack.lost) {
+            match cause {
+                Cause::Silence => counts.by_silence += 1,
+                Cause::Restart => counts.by_restart += 1,
+                Cause::Doubt | Cause::Foreign => counts.in_doubt += 1,
+            }
+        }
+        counts
+    }
+}

@@ -1,0 +1,161 @@
+//! Frames on their way between servers and the switch, and the checks of each.
+
+use std::net::SocketAddr;
+
+use spillway_rules::Verdict;
+use spillway_wire::packet::tcp::Flags;
+use spillway_wire::switch::{Flow, ServerId};
+
+use super::cabling::Cable;
+use super::fabric::Leg;
+use super::frames::{address_of, ends_of, with_source};
+use super::path::Arrival;
+use super::sniffer::sniff;
+use super::switch::Departure;
+use super::trace::line;
+use super::world::{World, WorldEvent};
+use crate::rng::mix;
+
+impl World {
+    pub(super) fn send_transfer(&mut self, from: Cable, to: ServerId, bytes: &[u8]) {
+        let cabling = &self.fabric.cabling;
+        let Some(target) = cabling.cable_of(to) else { return };
+        let (leg, from) =
+            (Leg::Between(cabling.port_of(from), cabling.port_of(target)), cabling.server_id(from));
+        for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, bytes) {
+            self.agenda.add(at, WorldEvent::Transfer { to: target, from, bytes: frame });
+        }
+    }
+
+    pub(super) fn send(&mut self, source: Cable, frame: &[u8]) {
+        self.packets += 1;
+        // As the client receives it.
+        let place = ends_of(frame).and_then(|(place, _)| self.fabric.cabling.service_of(source, place));
+        let rewritten = place.map(|service| with_source(frame, service));
+        let seen = rewritten.as_deref().unwrap_or(frame);
+        let verdict = if self.is_to_unknown_host(frame) {
+            sniff(seen).map(|_| ())
+        } else {
+            self.sniffer.observe(seen, true)
+        };
+        let is_single = self.check_sender(source, seen);
+        for why in [verdict, is_single].into_iter().filter_map(Result::err) {
+            self.oracle.borrow_mut().violation(why);
+        }
+        self.send_up(self.fabric.cabling.port_of(source), frame);
+        self.forge(source, seen);
+    }
+
+    /// Checks that no other server transmits for the flow of a frame, as the client receives it.
+    fn check_sender(&mut self, source: Cable, frame: &[u8]) -> Result<(), String> {
+        let cabling = &self.fabric.cabling;
+        let Some((service, client)) =
+            ends_of(frame).filter(|(from, _)| cabling.services(source.host).contains(from))
+        else {
+            return Ok(());
+        };
+        let (Ok(Some(seen)), Ok(flow)) = (sniff(frame), Flow::new(client.into(), service.into())) else {
+            return Ok(());
+        };
+        let original = cabling.server_id(Cable { server: 0, ..source });
+        let server = cabling.server_id(source);
+        if self.plan.switch.servers_per_host == 1 || seen.header.flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        if seen.header.flags.contains(Flags::SYN) {
+            self.witness.record_import(flow, server);
+        }
+        let entry = if server == original { None } else { self.fabric.switch.flow(&flow) };
+        self.witness.check_sent(&flow, server, original, entry.as_ref())
+    }
+
+    fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
+        let known = |end: SocketAddr| (0..self.plan.hosts).any(|host| address_of(host) == end.ip());
+        self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
+    }
+
+    /// Sends a frame to the switch.
+    pub(super) fn send_up(&mut self, port: usize, frame: &[u8]) {
+        let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        });
+        self.hash = mix(self.hash ^ digest ^ self.now.as_nanos());
+        let arrivals = self.fabric.send(self.now, Leg::Up(port), frame);
+        self.trace_frame(format_args!("port {port} to switch"), frame, &arrivals);
+        for Arrival { at, frame, .. } in arrivals {
+            self.agenda.add(at, WorldEvent::AtSwitch { port, frame });
+        }
+    }
+
+    /// Sends what leaves the switch to the servers.
+    pub(super) fn send_down(&mut self, departures: Vec<Departure>) {
+        for departure in departures {
+            if let Err(why) = self.check_passed(&departure) {
+                self.oracle.borrow_mut().violation(why);
+            }
+            let Departure { port, verdict, frame, .. } = departure;
+            let arrivals = self.fabric.send(self.now, Leg::Down(port), &frame);
+            self.trace_frame(format_args!("switch to port {port} ({})", verdict.name()), &frame, &arrivals);
+            for Arrival { at, frame, is_corrupt } in arrivals {
+                self.agenda.add(at, WorldEvent::Arrive { port, frame, is_damaged: is_corrupt });
+            }
+        }
+    }
+
+    /// Checks that only one server of a flow is heard in each generation.
+    fn check_passed(&mut self, departure: &Departure) -> Result<(), String> {
+        let ends = ends_of(&departure.frame).filter(|_| departure.verdict == Verdict::FromOwner);
+        let Some((service, client)) = ends else { return Ok(()) };
+        let (Ok(flow), Some(cable)) =
+            (Flow::new(client.into(), service.into()), self.fabric.cabling.at(departure.ingress))
+        else {
+            return Ok(());
+        };
+        let Some(entry) = self.fabric.switch.flow(&flow) else { return Ok(()) };
+        self.witness.check_passed(flow, self.fabric.cabling.server_id(cable), entry.generation)
+    }
+
+    fn trace_frame(&mut self, leg: std::fmt::Arguments<'_>, frame: &[u8], arrivals: &[Arrival]) {
+        if let Some(trace) = &mut self.trace {
+            trace(format!("{} {leg}", line(self.now, frame, arrivals)));
+        }
+    }
+
+    pub(super) fn send_rogue_frames(&mut self, frames: &[Vec<u8>]) {
+        for frame in frames {
+            self.rogue_frames += 1;
+            self.send_up(self.fabric.cabling.rogue_port(), frame);
+        }
+    }
+
+    /// May forge an answer to a frame, which arrives before the peer's answer.
+    fn forge(&mut self, victim: Cable, frame: &[u8]) {
+        let Some(rogue) = &mut self.rogue else { return };
+        if !rogue.is_forgery_due() {
+            return;
+        }
+        let Ok(Some(seen)) = sniff(frame) else { return };
+        let Some((us, them)) = self.sniffer.ends(seen.source, seen.target) else { return };
+        if seen.header.flags.intersects(Flags::RST | Flags::SYN) {
+            return;
+        }
+        let Some(forged) = rogue.forge(seen.target, seen.source, them, us) else { return };
+        let departures =
+            self.fabric.switch.arrive(self.now, self.fabric.cabling.rogue_port(), forged.clone());
+        let Some(departure) = departures.into_iter().next() else { return };
+        // A target would keep the segment until its numbers may be right by chance.
+        if departure.verdict == Verdict::ToTarget {
+            return;
+        }
+        self.sniffer.record_forged(&forged);
+        self.rogue_frames += 1;
+        self.trace_frame(format_args!("forged, to port {}", departure.port), &forged, &[]);
+        debug_assert!(victim.host < self.plan.hosts, "a host has sent the frame");
+        if let Some(cable) = self.fabric.cabling.at(departure.port) {
+            self.hosts[cable.host].arrive(cable.server, departure.frame, false);
+            self.turn_after(cable.host, 0);
+        }
+    }
+}
