@@ -167,7 +167,7 @@ pub struct Place {
     pub service: Endpoint,
     /// The service's number.
     pub number: ServiceId,
-    /// The server; of a service endpoint the original owner of its flows.
+    /// The server. If the place is a service endpoint, the original owner of the service's flows.
     pub server: ServerId,
 }
 
@@ -189,7 +189,8 @@ pub struct Config {
     pub prefixes: Vec<Prefix>,
     /// The addresses of the switch's host. Packets to them pass to its kernel, except control messages.
     pub own_addresses: Vec<Address>,
-    /// Where control messages are sent: one own address of IPv4, or of IPv6, or both with the same port.
+    /// The control endpoints, to which servers send control messages: at most one for each address family, each at one
+    /// of `own_addresses`, with the same UDP port.
     pub control: Vec<Endpoint>,
     /// The key of the switch's daemon.
     pub daemon_key: SwitchKey,

@@ -1,4 +1,4 @@
-//! Forwarding without flows: configured stations, routes, and groups.
+//! Forwarding without flows: to configured stations, along routes, and to group addresses.
 
 use spillway_wire::packet::ethernet::Mac;
 
@@ -60,7 +60,7 @@ fn route(tables: &Tables, ingress: PortId, frame: &mut [u8], packet: &Packet) ->
     let Some(prefix) = tables.route(packet.network.is_ipv4, packet.target) else {
         return Decision::drop(Verdict::DropNoRoute);
     };
-    // The kernel sends the error message.
+    // The kernel answers with the ICMP error (time exceeded).
     if rewrite::hop_limit(frame, packet.network) <= 1 {
         return Decision::pass();
     }

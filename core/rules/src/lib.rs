@@ -1,7 +1,7 @@
 //! The switch's whole decision on packets, without I/O: the same rules as the XDP program `host/bpf/c/switch.bpf.c`.
 //!
-//! docs/switch.md specifies the rules. Both implementations decide alike, byte for byte. Frames come in with the port on
-//! which they arrived and the time, and are rewritten in place.
+//! docs/switch.md specifies the rules. Both implementations decide alike, byte for byte. The caller passes a frame, the
+//! port on which the frame arrived, and the time; the frame is rewritten in place.
 #![no_std]
 #![forbid(unsafe_code)]
 // Tests may use lossy casts: their numbers are small.

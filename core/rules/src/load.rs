@@ -9,8 +9,8 @@ use spillway_wire::switch::ServerId;
 use crate::config::{SENDERS_MAX, ServiceId};
 use crate::replay::ReplayWindow;
 
-/// The longest time between two heartbeats that counts for the timeout of owners: in a longer one the switch itself may
-/// have been paused.
+/// The most by which the clock of silence advances from one heartbeat of any server to the next: during a longer gap
+/// the switch itself may have been paused.
 const GAP_MAX: Duration = Duration::from_millis(100);
 
 /// Load of an owner that has not sent a heartbeat yet.
@@ -26,14 +26,15 @@ pub(crate) struct Owner {
     /// The service of the last heartbeat.
     service: Option<ServiceId>,
     report: Report,
-    /// Time of the last heartbeat, for operators.
+    /// Time of the last heartbeat or hello, for operators.
     last_heartbeat: Time,
-    /// The same by the running clock.
+    /// The clock of silence at the last heartbeat or hello, for the timeout.
     heard: Duration,
     window: ReplayWindow,
 }
 
-/// The time for which the switch has run, as far as heartbeats show. An owner is silent by this clock, so a pause of the
+/// The clock of silence: an owner is silent if this clock has advanced by more than the timeout since its last
+/// heartbeat. The clock advances by at most [`GAP_MAX`] from one heartbeat of any server to the next, so a pause of the
 /// switch makes no owner silent.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunningClock {
@@ -138,8 +139,8 @@ impl Owners {
         self.term(server) != 0 && !self.is_silent(server, now)
     }
 
-    /// Whether a server still has the flows of this term. If not because the server is silent, its term ends here:
-    /// the caller takes a flow from it, and the server must learn of that by its next heartbeat.
+    /// Whether a server still has the flows of this term. If it has not because it is silent, its term ends here: the
+    /// caller takes a flow from it, and the answer to its next heartbeat (*no owner*) must show that.
     pub(crate) fn keeps_flows(&mut self, server: ServerId, term: u64, now: Time) -> bool {
         if term == 0 || self.term(server) != term {
             return false;

@@ -1,5 +1,5 @@
-//! Finds the headers of a frame: Ethernet with VLAN tags, ARP, IPv4 with options, IPv6 with extension headers. Gives the
-//! same results as `host/bpf/c/parse.h`.
+//! Finds the headers of a frame: Ethernet with VLAN tags, ARP, IPv4 with options, IPv6 with extension headers. Gives
+//! the same results as `host/bpf/c/parse.h`.
 
 use core::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use spillway_wire::switch::Endpoint;
 
 use crate::address::Address;
 
-/// Maximum IPv6 extension headers, as in `parse.h`: with this number of them the chain counts as too long.
+/// Number of IPv6 extension headers that is too long a chain, as in `parse.h`: at most one less is parsed.
 const EXTENSIONS_MAX: usize = 8;
 /// Maximum VLAN tags, as in `parse.h`.
 const VLAN_TAGS_MAX: usize = 3;
@@ -56,7 +56,7 @@ pub(crate) struct Packet {
     pub(crate) upper: Upper,
 }
 
-/// The IP header, which is complete.
+/// Position of the IP header, which was checked to be complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     pub(crate) is_ipv4: bool,

@@ -1,6 +1,6 @@
 //! Recognizes control messages that were received before.
 
-/// Number of sequence numbers below the highest one that are told apart.
+/// Sequence numbers that the window remembers: the highest one and the 63 below it.
 const WINDOW: u64 = 64;
 
 /// The sequence numbers that a sender has used.
@@ -23,7 +23,7 @@ impl ReplayWindow {
         self.highest
     }
 
-    /// Records a sequence number. Returns false if it was received before, or is too old to know.
+    /// Records a sequence number. Returns false if it was received before, or lies below the window.
     #[must_use]
     pub(crate) fn accept(&mut self, sequence: u64) -> bool {
         if let Some(ahead) = sequence.checked_sub(self.highest).filter(|ahead| *ahead > 0) {

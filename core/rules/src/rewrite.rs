@@ -44,7 +44,7 @@ pub(crate) fn set_hop_limit(frame: &mut [u8], network: Network, hops: u8) {
     if !is_ipv4 {
         return put(frame, at + IPV6_HOP_LIMIT_AT, [hops]);
     }
-    // The word of the checksum has the time to live and the protocol.
+    // The checksum adds 16-bit words: time to live and protocol are one of them.
     let Ok(from) = u16_at(frame, at + IPV4_HOP_LIMIT_AT) else { return };
     put(frame, at + IPV4_HOP_LIMIT_AT, [hops]);
     let to = from & 0xff | u16::from(hops) << 8;

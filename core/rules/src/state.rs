@@ -14,7 +14,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The entry of a flow, settled: every use of an entry begins here.
+    /// The entry of a flow, after what time has changed was applied ([`Entry::settle`]); `None` if the entry has ended.
+    /// Every use of an entry begins here.
     pub(crate) fn settled(&mut self, key: FlowKey, now: Time) -> Option<&mut Entry> {
         self.flows.settled(key, now, &mut self.owners, &mut self.generations)
     }

@@ -121,7 +121,7 @@ impl Switch {
             Parsed::Ip(packet @ Packet { upper: Upper::Tcp(segment), .. }) => {
                 self.handle_tcp(now, port, frame, packet, segment)
             }
-            // What these carry is not parsed, so whether the sender may send it cannot be checked.
+            // These may carry TCP behind headers that are not parsed: the check of the owner (rule 4a) is not possible.
             Parsed::ManyTags | Parsed::Ip(Packet { upper: Upper::LongChain, .. })
                 if self.tables.is_server_port(port) =>
             {
@@ -149,7 +149,8 @@ impl Switch {
         segment: &Transport,
     ) -> Decision {
         let Switch { tables, state, .. } = self;
-        // First the source: a server may itself be a client of another service.
+        // The source decides first. A segment of a server that is a client of another service has no place as its
+        // source.
         match tables.place(segment.source).copied().filter(|_| tables.is_server_port(port)) {
             Some(place) => tcp::from_place(tables, state, now, port, frame, (packet, segment), place),
             None => tcp::from_client(tables, state, now, port, frame, packet, segment),

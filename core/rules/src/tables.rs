@@ -1,4 +1,4 @@
-//! The configuration in the form in which packets need it: one lookup for each question.
+//! The configuration in a form in which the handling of a packet finds each setting by one lookup.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,8 @@ use spillway_wire::switch::{Endpoint, ServerId};
 use crate::address::Address;
 use crate::config::{Config, PORTS_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, ServiceId, Station};
 
-/// Hash of maps whose keys come from packets: seeded, so that peers cannot provoke collisions.
+/// Hash function of maps whose keys come from packets. The seed differs from switch to switch, so that a peer cannot
+/// choose keys that collide in all of them.
 pub(crate) type Keyed = FixedState;
 
 /// A checked configuration.
@@ -102,7 +103,7 @@ impl Tables {
         self.senders[usize::from(id.0)].as_ref()
     }
 
-    /// The sender with the number of a message's field.
+    /// The sender that the field *sender* of a message names.
     pub(crate) fn sender_of(&self, number: u32) -> Option<(ServerId, &Sender)> {
         let id = ServerId::try_from(number).ok()?;
         self.sender(id).map(|sender| (id, sender))
@@ -127,8 +128,9 @@ impl Tables {
         self.sender(server).is_some_and(|server| self.may_own(server.port, service))
     }
 
-    /// The server that may import a service's connections at this address, port and Ethernet address: its own place for
-    /// the service, or the service endpoint itself, if only the Ethernet address changes.
+    /// The server with this Ethernet address, if it may import the service's connections at the endpoint `at`: `at`
+    /// must be a place of that server for the service, or the service endpoint itself (the server then takes over the
+    /// address).
     pub(crate) fn server_of_site(&self, at: Endpoint, mac: Mac, service: Endpoint) -> Option<ServerId> {
         let server = *self.servers_by_mac.get(&mac)?;
         let is_place = || {

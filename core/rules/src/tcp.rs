@@ -1,4 +1,5 @@
-//! TCP packets of flows: only the owner is heard, and clients reach the owner or the target.
+//! TCP packets of flows (rule 4): of the servers' packets only the owner's pass; clients' packets go to the owner, or
+//! to the target while the flow is held.
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
@@ -12,11 +13,11 @@ use crate::state::State;
 use crate::tables::Tables;
 use crate::verdict::{Decision, Verdict};
 
-/// Whether a server is heard.
+/// Why a server's packet passes (rule 4a).
 enum Heard {
     /// The flow has no entry, and the sender is its original owner.
     Original,
-    /// The sender is the owner. Its packet is rewritten, so that it seems to come from the original owner.
+    /// The sender is the entry's owner. Its packet is rewritten, so that it seems to come from the original owner.
     Owner { original_mac: Mac },
 }
 
@@ -45,6 +46,8 @@ pub(crate) fn from_place(
     }
 }
 
+/// Whether a server's packet passes; the error is the verdict with which it is dropped. Records FIN, RST and time in
+/// the entry.
 fn hear(
     tables: &Tables,
     state: &mut State,
@@ -65,8 +68,8 @@ fn hear(
     if server_on_port(owner.server).is_none() || owner.mac != mac || owner.at != tcp.source {
         return Err(Verdict::DropNotOwner);
     }
-    // The source's kernel resets a connection that has just been exported when it receives packets that passed the
-    // switch before. A source that really resets the connection takes the flow back first.
+    // After the export, packets that had already passed the switch make the source's kernel answer with RST. A source
+    // that means to reset the connection takes the flow back first, by *own*.
     let is_reset = packet.segment(frame, tcp).is_ok_and(|segment| segment.flags.has_rst());
     if entry.is_held() && is_reset {
         return Err(Verdict::DropNotOwner);
@@ -75,7 +78,7 @@ fn hear(
     Ok(Heard::Owner { original_mac: entry.original().mac })
 }
 
-/// Any other TCP packet: perhaps a client's.
+/// Any other TCP packet (rule 4b): a client's, if the flow has an entry.
 pub(crate) fn from_client(
     tables: &Tables,
     state: &mut State,

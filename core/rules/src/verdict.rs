@@ -23,7 +23,8 @@ pub enum Verdict {
     Relayed,
     /// Passed to the kernel of the switch's host.
     Passed,
-    /// Dropped: arrived on an interface that is no configured port.
+    /// Dropped: arrived on an interface that is no configured port, or at the daemon's port without being a control
+    /// message.
     DropUnknownPort,
     /// Dropped: truncated or invalid headers.
     DropShort,
@@ -31,11 +32,13 @@ pub enum Verdict {
     DropLinkLocal,
     /// Dropped: would leave through the port on which it arrived.
     DropSamePort,
-    /// Dropped: from a server that does not own the flow.
+    /// Dropped, at a server's port: the sender does not own the flow; or an RST of the owner of a held flow; or more
+    /// headers than are parsed, which could hide such a segment.
     DropNotOwner,
-    /// Dropped: a fragment of a flow with an entry.
+    /// Dropped: the first fragment of a packet of a flow with an entry.
     DropFragment,
-    /// Dropped: for an Ethernet address that is no configured station.
+    /// Dropped: for an Ethernet address that is no configured station, or for an owner or a target that is not
+    /// configured any more.
     DropUnknownStation,
     /// Dropped: no prefix contains its destination.
     DropNoRoute,

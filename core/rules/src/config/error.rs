@@ -62,7 +62,7 @@ pub enum ConfigError {
     ServerMacTwice(ServerId, ServerId),
     /// Two senders of control messages have the same key.
     KeyTwice(ServerId, ServerId),
-    /// A server is connected to a port that is not configured, or not as a port of servers.
+    /// A server is connected to a port that is not configured, or that is not for servers.
     ServerPort(ServerId, PortId),
     /// A server's Ethernet address is a station at another port.
     ServerStation(ServerId, PortId),

@@ -28,7 +28,7 @@ pub(super) fn handle(
         _ if is_daemon => Err(Status::Forbidden),
         _ => change(context, state, kind, request),
     };
-    // A server learns nothing of flows of services that it may not own.
+    // The answer must not show a server the flows of services that it may not own.
     let fields =
         if is_daemon || owned_service(context, request).is_some() { Fields::Entry } else { Fields::Blank };
     match result {
@@ -38,10 +38,11 @@ pub(super) fn handle(
     }
 }
 
-/// What a message about a flow has changed.
+/// How a message that was accepted is completed.
 enum Change {
+    /// By the answer to the sender.
     Done,
-    /// Nothing yet, or not all: another server gets the message.
+    /// By another server, to which the message is relayed.
     Relay(Relay),
 }
 

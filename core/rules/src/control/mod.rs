@@ -1,6 +1,7 @@
-//! Control messages: checks, in the order of the specification, and the dispatch by kind.
+//! Control messages: checks, in the order of docs/wire.md, and the dispatch by kind.
 //!
-//! Each kind is a function from a [`Request`] and the tables to a [`Reply`]; only this file and `send` touch the packet.
+//! Each kind is a function from a [`Request`] and the tables to a [`Reply`]; only this file and `send` read or write
+//! the packet.
 
 mod flows;
 mod own;

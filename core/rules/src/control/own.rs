@@ -26,7 +26,7 @@ pub(super) fn hold(context: &Context<'_>, state: &mut State, request: &Request) 
     Ok(())
 }
 
-/// The target takes the flow over, or the owner keeps it: the first of them succeeds.
+/// Ends a move: the target takes the flow over, or the owner keeps it. The message that arrives first succeeds.
 pub(super) fn own(state: &mut State, request: &Request) -> Result<(), Status> {
     let mut entry = *state.flows.get(&request.flow).ok_or(Status::NoEntry)?;
     let sender = request.sender;

@@ -22,7 +22,7 @@ pub(super) fn hello(context: &Context<'_>, state: &mut State, request: &Request)
     answer(Status::Ok, term)
 }
 
-/// An owner states its load, and that it lives.
+/// Stores an owner's load, and that the owner is alive.
 pub(super) fn heartbeat(context: &Context<'_>, state: &mut State, request: &Request, is_new: bool) -> Reply {
     let answer = |status| Reply::Answer(status, Fields::Heartbeat);
     if !is_new {
@@ -35,7 +35,7 @@ pub(super) fn heartbeat(context: &Context<'_>, state: &mut State, request: &Requ
     answer(result.map_or(Status::NoOwner, |()| Status::Ok))
 }
 
-/// Queries the n-th owner of a service.
+/// Answers with the n-th owner of a service.
 pub(super) fn list(context: &Context<'_>, state: &State, request: &Request, is_new: bool) -> Reply {
     let answer = |status| Reply::Answer(status, Fields::NotListed);
     if !is_new {

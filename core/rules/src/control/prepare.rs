@@ -29,7 +29,8 @@ pub(super) fn prepare(
     }
     let target = choose(context, state, request, service)?;
     check_receiver(context, target.server)?;
-    // From here on a full table is the only reason to fail. It undoes nothing, as in the XDP program.
+    // From here on only a full table can refuse the message. It then gives back neither the turn nor the free place, as
+    // in the XDP program.
     if request.site.is_none() {
         state.owners.take_turn();
     }

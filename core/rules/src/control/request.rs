@@ -1,4 +1,4 @@
-//! What a control message asks for, and what becomes of it.
+//! A control message as the rules read it, and the reply that they decide.
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
@@ -32,7 +32,7 @@ pub(super) struct Request {
     pub(super) epoch: u64,
     pub(super) generation: u64,
     pub(super) flow: FlowKey,
-    /// The owner's fields: a target, or where the sender imports.
+    /// The message's fields *owner* and MAC: a target, or where the sender imports. `None` if they are zero.
     pub(super) site: Option<Site>,
     pub(super) lifetime_ms: u32,
     /// `None`: a code that does not exist.
@@ -55,12 +55,12 @@ impl Request {
         }
     }
 
-    /// The address and port of the owner's fields, which may be zero.
+    /// Address and port of the message's field *owner*; zero if the field is.
     pub(super) fn site_at(&self) -> Endpoint {
         self.site.map_or(Endpoint::ZERO, |site| site.endpoint())
     }
 
-    /// The Ethernet address of the owner's fields, which may be zero.
+    /// The message's field MAC; zero if the field is.
     pub(super) fn site_mac(&self) -> Mac {
         self.site.map_or(Mac::ZERO, |site| site.mac())
     }
@@ -97,6 +97,7 @@ pub(super) enum Fields {
 pub(super) struct Relay {
     pub(super) receiver: ServerId,
     pub(super) status: Status,
-    /// The owner's fields: where the target has, or will have, the connection. `None` if the target has refused.
+    /// Value of the fields *owner* and MAC: where the target will have the connection. `None`, sent as zeros, if the
+    /// target has refused.
     pub(super) site: Option<Site>,
 }

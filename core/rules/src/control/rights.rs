@@ -28,7 +28,7 @@ pub(super) fn owned_service<'a>(context: &Context<'a>, request: &Request) -> Opt
     context.tables.may_own(context.port, service.number).then_some(service)
 }
 
-/// Whether a site is the sender's.
+/// Requires that a site is the sender's in its present term; the error is the status of the answer.
 pub(super) fn check_relation(relation: Relation) -> Result<(), Status> {
     match relation {
         Relation::Same => Ok(()),

@@ -15,10 +15,10 @@ use crate::parse::Segment;
 const AFTER_RST: Duration = Duration::from_secs(1);
 /// Time without a packet after which an entry with both FINs ends.
 const AFTER_FINS: Duration = Duration::from_secs(60);
-/// Time without a packet after which an entry ends that decides as no entry would.
+/// Time without a packet after which a redundant entry ends: its flow is back at the original owner, as without an
+/// entry.
 const AFTER_RETURN: Duration = Duration::from_secs(600);
-/// [`Entry::replaced`] if no message names a generation: after a hold, and when the flow has returned to its original
-/// owner.
+/// Value of [`Entry::replaced`] that no message can name: after *hold*, and after a return to the original owner.
 pub(crate) const REPLACED_NONE: u64 = u64::MAX;
 
 /// Identifies a flow.
@@ -38,7 +38,7 @@ pub(crate) struct Site {
     pub(crate) term: u64,
 }
 
-/// What a server is to a site.
+/// Whether a site is a server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Relation {
     /// The site is the server's.
@@ -102,8 +102,8 @@ enum ClientFin {
 pub(crate) struct Entry {
     stage: Stage,
     generation: u64,
-    /// The generation that the last change has replaced, by which the message that made the change is recognized when it
-    /// is repeated, because its answer was lost.
+    /// Recognizes the repetition of a message whose answer was lost: the generation that the message names. See
+    /// [`Entry::replaced()`].
     replaced: u64,
     owner: Site,
     original: Site,
@@ -146,8 +146,8 @@ impl Entry {
         self.generation
     }
 
-    /// The generation that *prepare* has replaced, if the flow is asked for or held; if it is owned, the generation with
-    /// which the last move has ended in the owner's favour. See [`REPLACED_NONE`].
+    /// Asked, or held after that: the generation that *prepare* named, 0 without an entry. Owned: the generation that
+    /// the entry had during the last move. After *hold*, or a return to the original owner: [`REPLACED_NONE`].
     pub(crate) fn replaced(&self) -> u64 {
         self.replaced
     }
@@ -221,7 +221,8 @@ impl Entry {
         (self.stage, self.generation) = (Stage::Asked(intent), generation);
     }
 
-    /// The target that was asked is ready to import at `target`. The generation stays.
+    /// The target that was asked is ready to import, at the site `target`, which may differ from the one that was
+    /// asked. The generation stays.
     pub(crate) fn hold_asked(&mut self, target: Site) {
         debug_assert!(matches!(self.stage, Stage::Asked(_)), "only a target that was asked becomes ready");
         if let Stage::Asked(intent) = self.stage {
@@ -229,14 +230,14 @@ impl Entry {
         }
     }
 
-    /// The owner directs packets to a target without asking.
+    /// The owner directs packets to a target without *prepare*.
     pub(crate) fn hold(&mut self, intent: Move, generation: u64) {
         debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
         self.replaced = REPLACED_NONE;
         (self.stage, self.generation) = (Stage::Held(intent), generation);
     }
 
-    /// The target owns the flow. An RST of the owner before was the end of nothing: the connection has moved.
+    /// The target owns the flow. An RST of the previous owner no longer ends the entry: the connection has moved.
     pub(crate) fn take_over(&mut self, target: Site, generation: u64) {
         self.own(target, generation);
         self.owner_rst = None;
@@ -268,7 +269,7 @@ impl Entry {
         }
     }
 
-    /// Whether the connection has ended, or the entry is of no use: it decides as no entry would.
+    /// Whether the connection has ended, or the entry is redundant (see [`AFTER_RETURN`]).
     pub(crate) fn has_ended(&self, now: Time) -> bool {
         let silence = now - self.last_packet;
         let is_reset = self.owner_rst.is_some_and(|rst| now - rst >= AFTER_RST);
@@ -278,13 +279,14 @@ impl Entry {
         is_reset || self.has_both_fins() && silence >= AFTER_FINS || has_returned && silence >= AFTER_RETURN
     }
 
-    /// What a server with this term is to the owner. The original owner keeps its flows in a new term.
+    /// Whether the owner's site is that of a server in this term. For the original owner every term counts as the same:
+    /// the flow could only return to itself.
     pub(crate) fn relation_to_owner(&self, server: ServerId, term: u64) -> Relation {
         let is_same_term = self.owner.term == term || server == self.original.server;
         self.owner.relation_to(server, is_same_term)
     }
 
-    /// What a server with this term is to the target of a move.
+    /// Whether the target's site is that of a server in this term.
     pub(crate) fn relation_to_target(&self, server: ServerId, term: u64) -> Relation {
         self.target().map_or(Relation::Other, |target| target.relation_to(server, target.term == term))
     }
@@ -297,7 +299,7 @@ impl Entry {
                 self.own(self.owner, generations.next());
             }
         }
-        // In `Held` the target is alive: it will own the flow, or the deadline ends the move.
+        // Still held here: the target is alive, and takes the flow over before the deadline or loses it then.
         let has_moved = self.owner.server != self.original.server;
         if has_moved && !self.is_held() && !self.owner.keeps_flow(owners, now) {
             self.own(self.original, generations.next());

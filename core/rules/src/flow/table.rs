@@ -29,7 +29,8 @@ impl Flows {
         self.entries.len()
     }
 
-    /// The entry of a flow, settled: every use of an entry begins here.
+    /// The entry of a flow, after what time has changed was applied ([`Entry::settle`]); `None` if the entry has ended.
+    /// Every use of an entry begins here.
     pub(crate) fn settled(
         &mut self,
         key: FlowKey,
@@ -46,7 +47,7 @@ impl Flows {
         Some(entry)
     }
 
-    /// The entry of a flow as it was left by the last use.
+    /// The entry of a flow, not settled. For callers that have called [`settled`](Self::settled) at the same time.
     pub(crate) fn get(&self, key: &FlowKey) -> Option<&Entry> {
         self.entries.get(key)
     }

@@ -6,7 +6,7 @@ use spillway_wire::switch::{Endpoint, FlowState, ServerId};
 
 use super::{Entry, FlowKey, REPLACED_NONE, Site, Stage};
 
-/// A server's end of a flow.
+/// Where a server has the connection of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteView {
     /// Address and port at which the server has the connection.
@@ -15,7 +15,7 @@ pub struct SiteView {
     pub mac: Mac,
     /// The server.
     pub server: ServerId,
-    /// The server's term when it took the flow.
+    /// The server's term when the site was named.
     pub term: u64,
 }
 
@@ -30,8 +30,8 @@ pub struct FlowView {
     pub state: FlowState,
     /// The number of its last change.
     pub generation: u64,
-    /// If the flow is asked for or held: the generation that the prepare replaced. If it is owned: the generation with
-    /// which the last move ended.
+    /// Asked, or held after that: the generation that *prepare* named. Owned: the generation that the entry had during
+    /// the last move. `None` after *hold*, and after a return to the original owner.
     pub replaced: Option<u64>,
     /// The owner.
     pub owner: SiteView,
