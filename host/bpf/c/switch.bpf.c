@@ -5,7 +5,8 @@
 #include "switch/flow.h"
 #include "switch/forward.h"
 
-/* Sets `run` to the caller's time and port, and room for the decision, in tests. */
+/* In tests: sets `run` to the metadata before the frame, by which the caller of BPF_PROG_TEST_RUN gives time and port
+ * and gets the decision. False if there is none. */
 static __always_inline bool test_run(struct xdp_md *context, struct test_run **run)
 {
     *run = (void *)(long)context->data_meta;
@@ -40,8 +41,8 @@ static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
     return true;
 }
 
-/* Whether a server could send TCP under a service's address past the check of its owner: receivers understand more
- * headers than the program parses. */
+/* Whether the frame may carry TCP behind headers that the program does not parse. Its receiver may parse them, so a
+ * server could send under a service's address without the check of the owner (rule 4a). */
 static __always_inline bool hides_ports(const struct frame *frame)
 {
     return frame->parsed == PARSED_LONG_CHAIN || frame->packet.has_more_tags;
@@ -79,7 +80,7 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
     return frame->from_owner && (verdict == SWITCHED || verdict == ROUTED) ? FROM_OWNER : verdict;
 }
 
-/* Counts a verdict and carries it out. */
+/* Counts a verdict, reports it in tests, and carries it out. */
 static __always_inline int act(struct xdp_md *context, const struct frame *frame, __u32 verdict)
 {
     __u64 *packets = bpf_map_lookup_elem(&verdicts, &verdict);
@@ -107,8 +108,9 @@ static __always_inline int act(struct xdp_md *context, const struct frame *frame
 }
 
 /*
- * Functions that are not static are checked by the verifier once, for all arguments, and not for each call: otherwise
- * it gives up after a million instructions when the loader lacks CAP_PERFMON, as it then also follows wrong branches.
+ * Why many functions of the headers are not static: the verifier checks such a function once, for all arguments, and a
+ * static one again at each call. If the loader lacks CAP_PERFMON, the verifier also follows branches that a CPU takes
+ * only speculatively. Both together would exceed its limit of a million instructions.
  */
 SEC("xdp")
 int spillway_switch(struct xdp_md *context)

@@ -20,7 +20,7 @@ static __always_inline void write_state(struct control *control, const struct si
     write_site(&control->message, site);
 }
 
-/* The checksum of the datagram (RFC 768), whose bytes follow its pseudo-header. */
+/* The checksum of the datagram (RFC 768). In `control` its pseudo-header, header and payload follow each other. */
 static __always_inline __u16 datagram_check(struct control *control)
 {
     __u32 bytes = __builtin_offsetof(struct control, message) + sizeof(control->message);
@@ -81,7 +81,7 @@ static __always_inline void tag(struct message *message, const struct server *re
     message->tag = message_tag(message, receiver->key[0], receiver->key[1]);
 }
 
-/* Sends the message back to its sender. */
+/* Turns the message into the answer to its sender. */
 static __noinline int send_answer(struct xdp_md *context, struct frame *frame, struct control *control,
                                   const struct server *sender, enum status status)
 {
@@ -101,7 +101,7 @@ static __noinline int send_answer(struct xdp_md *context, struct frame *frame, s
     return ANSWERED;
 }
 
-/* Sends the message on to control->receiver, which reaches() has checked. */
+/* Turns the message into the one for control->receiver, which reaches() has checked. */
 static __noinline int relay(struct xdp_md *context, struct frame *frame, struct control *control,
                             enum outcome outcome)
 {

@@ -41,7 +41,8 @@ static __always_inline void forget_entry(struct control *control)
     control->entry.target.server = 0;
 }
 
-/* Copies the settled entry of the message's flow. Returns its element, if any. */
+/* Settles the entry of the message's flow, and copies it to control->entry. Returns its element of the map; NULL
+ * without an entry, which control->entry then shows as STATE_NONE. */
 static __noinline struct flow *find(struct control *control)
 {
     struct flow *flow = bpf_map_lookup_elem(&flows, &control->key);
@@ -58,7 +59,7 @@ static __noinline struct flow *find(struct control *control)
     return NULL;
 }
 
-/* Registers an owner: check 6. Its generation is the new term. */
+/* Begins a new term of the sender. The answer's generation is the term; see docs/wire.md for the other answers. */
 static __noinline __u32 hello(struct control *control, struct owner *owner, const struct settings *config)
 {
     __u64 sequence = bpf_be64_to_cpu(control->message.sequence);
@@ -82,7 +83,7 @@ static __noinline __u32 hello(struct control *control, struct owner *owner, cons
     is_new = sequence > highest;
     if (is_new) {
         owner->highest = sequence;
-        /* Messages of the server's life before this one are refused, also those that never arrived. */
+        /* Every lower sequence number counts as used: a message from before the server's restart may arrive late. */
         owner->window = ~0ULL;
         owner->term = term;
         owner->service = SERVICE_NONE;
@@ -100,7 +101,8 @@ static __noinline __u32 hello(struct control *control, struct owner *owner, cons
     return answer(STATUS_OK);
 }
 
-/* Stores an owner's load. An owner that was declared dead is told so, and must say hello again. */
+/* Stores an owner's load. The answer to an owner that was silent, or has no term, is *no owner*: it must send hello
+ * again. */
 static __noinline __u32 heartbeat(struct control *control, struct owner *owner)
 {
     const struct message *message = &control->message;
@@ -115,7 +117,7 @@ static __noinline __u32 heartbeat(struct control *control, struct owner *owner)
     __builtin_memcpy(&free_places, message->free_places, sizeof(free_places));
     bpf_spin_lock(&owner->lock);
     if (owner->term != term) {
-        is_dead = true; /* it has said hello meanwhile */
+        is_dead = true; /* another CPU has ended the term, or handled a hello, meanwhile */
     } else if (is_dead) {
         owner->term = 0;
     } else {
@@ -130,12 +132,13 @@ static __noinline __u32 heartbeat(struct control *control, struct owner *owner)
     return answer(is_dead ? STATUS_NO_OWNER : STATUS_OK);
 }
 
-/* Whether the sender may own flows of the message's service. The daemon may not, but it may ask about them. */
+/* Whether the sender may own flows of the message's service. The daemon owns none. */
 static __always_inline bool may_own(const struct control *control)
 {
     return control->place.is_endpoint && may_own_at(&control->place, control->ingress);
 }
 
+/* Whether an answer may show the sender flows of the message's service. The daemon may see all. */
 static __always_inline bool may_ask(const struct control *control)
 {
     return !control->sender || may_own(control);
@@ -177,7 +180,7 @@ static __noinline __u32 list(struct control *control, bool is_new)
     return answer(STATUS_OK);
 }
 
-/* The messages about a flow, except list, heartbeat and hello. */
+/* Decides a message about a flow: all kinds but list, heartbeat and hello. */
 __noinline __u32 about_flow(struct control *control, bool is_new)
 {
     struct flow *flow;
@@ -204,7 +207,7 @@ __noinline __u32 about_flow(struct control *control, bool is_new)
     return move(control, flow);
 }
 
-/* Checks 4 to 9. Writes what the answer says besides its status. */
+/* The checks of docs/wire.md from *unknown version* on, and the change. Leaves flags, status and tag to the caller. */
 static __always_inline __u32 decide_message(struct control *control, const struct server *sender,
                                             struct owner *owner, const struct settings *config)
 {
@@ -246,14 +249,14 @@ static __always_inline __u32 decide_message(struct control *control, const struc
     if (message->kind == KIND_LIST)
         return list(control, is_new);
     decision = about_flow(control, is_new);
-    /* Another CPU was faster: the message is decided as if it had come after that change. */
+    /* Another CPU has changed the entry meanwhile: decide again, as if the message had come after that change. */
     if (outcome_of(decision) == RACED)
         decision = about_flow(control, is_new);
     if (outcome_of(decision) == RACED) {
         find(control);
         decision = answer(STATUS_STALE);
     }
-    /* A server learns nothing about the services of others. */
+    /* The answer must not show a server the flows of services that it may not own. */
     if (!may_ask(control))
         forget_entry(control);
     if (outcome_of(decision) == ANSWER)

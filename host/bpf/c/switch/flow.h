@@ -48,7 +48,8 @@ static __always_inline bool look_inbound(struct flow *flow, const struct flow_ke
         read_standing(&view->standing, entry);
         if (entry->state == STATE_HELD) {
             view->site = entry->target;
-            /* Otherwise the compiler computes the pointer, which needs CAP_PERFMON. */
+            /* Keeps two copies from constant offsets. Otherwise the compiler makes one copy from a computed pointer,
+             * which only a loader with CAP_PERFMON may use. */
             barrier();
         } else {
             view->site = entry->owner;
@@ -66,7 +67,7 @@ static __always_inline bool is_at_ingress(const struct frame *frame, __u32 id)
     return server && server->port == frame->ingress;
 }
 
-/* Without an entry only the original owner is heard, at the service endpoint itself. */
+/* Whether a packet of a flow without an entry comes from its original owner, from the service endpoint. */
 static __always_inline bool is_from_original(const struct frame *frame, const struct place *place)
 {
     struct server *server = server_of(place->server);
@@ -78,7 +79,7 @@ static __always_inline bool is_from_original(const struct frame *frame, const st
 /* Result of from_server(): rule 4b applies. */
 #define NOT_FROM_PLACE (UNDECIDED + 1)
 
-/* Rule 4a: from a place at a server's port. */
+/* Rule 4a: a segment that arrives at a server's port and comes from a place. UNDECIDED: it passes, and is forwarded. */
 __noinline int from_server(struct xdp_md *context, struct frame *frame)
 {
     const struct packet *packet = &frame->packet;
@@ -112,8 +113,8 @@ __noinline int from_server(struct xdp_md *context, struct frame *frame)
     if (!view.is_owners || !is_at_ingress(frame, at->owner.server))
         return DROP_NOT_OWNER;
     is_short = !load_tcp(context, packet, &tcp);
-    /* A source that has exported the connection answers late packets with RST. If it really resets the connection, it
-     * takes the flow back first. */
+    /* After the export, packets that had already passed the switch make the source's kernel answer with RST. A source
+     * that means to reset the connection takes the flow back first, by *own*. */
     if (!is_short && (tcp.flags & TCP_RST) && at->state == STATE_HELD)
         return DROP_NOT_OWNER;
     if (packet->is_fragment)
@@ -151,7 +152,7 @@ __noinline __u32 end_of(struct xdp_md *context, const struct packet *packet, con
     return bpf_ntohl(tcp->sequence) + bytes + 1 + (tcp->flags & TCP_SYN ? 1 : 0);
 }
 
-/* Rule 4b: to a service. */
+/* Rule 4b: any other segment. UNDECIDED: its flow has no entry. */
 __noinline int to_server(struct xdp_md *context, struct frame *frame)
 {
     const struct packet *packet = &frame->packet;

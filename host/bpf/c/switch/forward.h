@@ -37,7 +37,8 @@ static __always_inline bool is_group(const struct mac *mac)
     return mac->words[0] & bpf_htons(0x0100);
 }
 
-/* Whether a frame to a group asks for the Ethernet address of an own address. */
+/* Whether a frame to a group address is an ARP request or a neighbour solicitation for an IP address of the switch's
+ * host. */
 static __always_inline bool asks_for_own(struct xdp_md *context, const struct frame *frame)
 {
     const struct packet *packet = &frame->packet;

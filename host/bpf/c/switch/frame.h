@@ -4,6 +4,7 @@
 
 #include "maps.h"
 
+/* In `packet`, `local` is the destination and `peer` the source: parse.h is shared with a program at an endpoint. */
 struct frame {
     struct packet packet;
     enum parsed parsed;
@@ -67,13 +68,13 @@ static __always_inline bool head(struct xdp_md *context, __u32 bytes, void **dat
     return *data + bytes <= (void *)(long)context->data_end;
 }
 
-/* Whether the headers have their usual offsets, at which they can be read without helpers. */
+/* Whether the headers have their usual offsets, at which they can be read without a BPF helper function. */
 static __always_inline bool is_plain(const struct packet *packet)
 {
     return !packet->is_ipv6 && packet->network == PLAIN_NETWORK && packet->transport == PLAIN_TRANSPORT;
 }
 
-/* A function of its own, for a small stack. */
+/* A function of its own: its local variables take space on the stack (512 bytes in all) only during the call. */
 __noinline int parse_slowly(struct xdp_md *context, struct packet *packet)
 {
     return packet ? parse(context, packet) : PARSED_SHORT;

@@ -25,8 +25,9 @@ static __always_inline struct liveness liveness_at(__u64 now)
 
     if (!config || !state)
         return liveness;
-    /* The clock first, without the lock, which all CPUs would want for each packet: heard() writes it last, so no
-     * interval counts twice. (A CPU that reorders the two reads counts one interval too much.) */
+    /* Read without the lock, for which all CPUs would compete with each packet. heard() writes `clock` last, and here
+     * it is read first: with an old clock the result is too small, but no interval counts twice. (If a CPU reorders the
+     * two reads, one interval counts twice: the result is at most INTERVAL_MAX_NS too large.) */
     liveness.clock = *(volatile __u64 *)&state->clock;
     liveness.clock += interval(now, *(volatile __u64 *)&state->last_heartbeat);
     liveness.timeout = config->owner_timeout;
@@ -39,8 +40,9 @@ static __always_inline bool is_silent(const struct liveness *at, const struct ow
 }
 
 /*
- * Notes a valid heartbeat or hello of any owner. Returns the clock, which runs only while heartbeats arrive: a pause
- * of the switch, in which it hears no owner, makes nobody silent.
+ * Advances the clock of silence at a valid heartbeat or hello of any owner, and returns it. The clock advances by at
+ * most INTERVAL_MAX_NS from one call to the next, so that a pause of the switch, in which no heartbeat arrives, makes
+ * no owner silent.
  */
 static __always_inline __u64 heard(__u64 now)
 {
@@ -72,8 +74,8 @@ static __always_inline bool is_alive(const struct party *party, __u64 now)
     return owner && owner->term && owner->term == party->term && !is_silent(&at, owner);
 }
 
-/* Ends the term of an owner that is not alive, if it still has that term: its next heartbeat is answered *no owner*,
- * so that it learns of the flows that it has lost. */
+/* Ends the term of an owner that is not alive, unless it has another term already. The answer to its next heartbeat is
+ * *no owner*, by which it knows that it has lost flows. */
 static __always_inline void end_term(const struct party *party)
 {
     struct owner *owner = owner_of(party->server);

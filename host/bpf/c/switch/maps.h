@@ -29,7 +29,7 @@ struct station_key {
 };
 
 struct station {
-    __u8 port;   /* PORT_NONE: the address of a server that is no station */
+    __u8 port;   /* PORT_NONE: a server's address that is no configured station's */
     __u8 server; /* 0: not a server */
     __u16 zero;
 };
@@ -54,7 +54,7 @@ struct own_address {
     __u32 is_control; /* control messages are sent to it */
 };
 
-/* An address and TCP port of a server: a service endpoint, or where it imports connections of one. */
+/* An address and TCP port of a server: a service endpoint, or where the server imports connections of a service. */
 struct place {
     struct endpoint service;
     __u16 number;
@@ -77,7 +77,7 @@ struct shared {
     struct bpf_spin_lock lock; /* of clock, last_heartbeat and is_running */
     __u32 is_running;          /* a heartbeat or hello has arrived */
     __u64 generation;          /* counter */
-    __u64 clock;               /* time for which owners can be silent; see heard() */
+    __u64 clock;               /* the clock of silence, ns; see heard() */
     __u64 last_heartbeat;      /* of any owner */
     __u32 rotation;            /* number of choices of a least loaded owner */
     __u32 zero;
@@ -98,7 +98,7 @@ struct owner {
     __u16 zero[3];
 };
 
-/* Where packets of a flow go. */
+/* Where a server has the connection of a flow. */
 struct site {
     struct address address;
     __be16 port;
@@ -125,13 +125,14 @@ enum state {
 #define FIN_CLAIMED 8
 
 struct entry {
-    struct flow_key key; /* the map's key again: see flow.h */
+    struct flow_key key; /* the map's key again: see table.h */
     __u8 state;
     __u8 flags;
     __u16 zero;
     __u64 generation;
-    /* Asked, and held after it: the generation that *prepare* named. Owned: that of the move that made the owner keep or
-     * get the flow. Otherwise REPLACED_NONE. */
+    /* Recognizes the repetition of a message whose answer was lost. Asked, or held after that: the generation that
+     * *prepare* named, 0 without an entry. Owned: the generation that the entry had during the last move. After *hold*,
+     * or a return to the original owner: REPLACED_NONE. */
     __u64 replaced;
     struct site owner;
     struct site target; /* zero if owned */
@@ -156,7 +157,7 @@ struct party {
     __u32 zero;
 };
 
-/* The parts of an entry that decide whether it must be settled. */
+/* The parts of an entry that settle() needs: a copy, because no BPF helper function may be called under the lock. */
 struct standing {
     __u64 generation;
     __u64 deadline;
@@ -171,7 +172,7 @@ struct standing {
     __u16 zero[3];
 };
 
-/* A control message while the program handles it: more than the stack's 512 bytes could hold. */
+/* A control message while the program handles it. Too large for the stack of 512 bytes: see the map `scratch`. */
 struct control {
     /* The datagram's pseudo-header, header and payload, contiguous for the checksum. */
     struct address source;
@@ -180,7 +181,7 @@ struct control {
     __be32 protocol;
     struct udp udp;
     struct message message;
-    /* The flow that the message names. Absent: state STATE_NONE, and zeros as far as an answer has them. */
+    /* A copy of the entry of the message's flow. Without an entry: STATE_NONE, and zeros in what an answer shows. */
     struct entry entry;
     struct standing standing;
     struct flow_key key;
@@ -249,8 +250,8 @@ struct {
     __type(value, __u64);
 } verdicts SEC(".maps");
 
-/* For each CPU one for packets, which the kernel runs one after the other, and one for the daemon's messages, which
- * old kernels run while a packet can interrupt them. */
+/* Working memory of control_rule(), two elements for each CPU. Element 0 is for packets, of which a CPU handles one at
+ * a time; element 1 is for the daemon's messages, because a packet can interrupt BPF_PROG_TEST_RUN in old kernels. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, 2);
@@ -258,7 +259,7 @@ struct {
     __type(value, struct control);
 } scratch SEC(".maps");
 
-/* The only element of an array. The verifier cannot know that the result is never NULL. */
+/* The only element of an array. It is never NULL, but callers must check: the verifier cannot know that. */
 static __always_inline void *only(void *map)
 {
     __u32 index = 0;

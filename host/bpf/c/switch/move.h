@@ -65,8 +65,8 @@ static __always_inline __u64 named_generation(const struct control *control)
     return bpf_be64_to_cpu(control->message.generation);
 }
 
-/* Whether the sender is the entry's owner: status ok, or that of the refusal. A server that was restarted does not
- * know the flows of its former term, except those of which it is the original owner. */
+/* Whether the sender is the entry's owner: status ok, or that of the refusal. A server in a new term does not own the
+ * flows of its earlier term, except those of which it is the original owner: they could only return to it. */
 static __always_inline enum status owns(const struct control *control)
 {
     const struct entry *entry = &control->entry;
@@ -94,8 +94,9 @@ static __always_inline void clear_target(struct entry *entry)
 }
 
 /*
- * Checks the site that the message's owner field names, and copies it to control->site: the Ethernet address of a
- * server that may own the service, and the service endpoint or a place of that server for it. `only_server`: 0, or the server that it must be.
+ * Checks the site in the message's fields owner and mac, and copies it to control->site. The Ethernet address must be
+ * that of a server that may own the service; address and port must be the service endpoint, or a place of that server
+ * for the service. `only_server`: the id that the server must have; 0 for any.
  */
 __noinline int check_site(struct control *control, __u32 only_server)
 {
@@ -139,7 +140,7 @@ static __always_inline bool names_no_target(const struct message *message)
              message->mac.words[0] | message->mac.words[1] | message->mac.words[2]);
 }
 
-/* The least loaded server, at the service's own address until its *prepared* names another one. */
+/* Sets control->site to the least loaded server, at the service's own address until *prepared* names another one. */
 static __always_inline bool choose_site(struct control *control)
 {
     __u32 id = least_loaded(&control->place, control->sender, control->now);
@@ -190,7 +191,7 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
     struct entry *entry = &control->entry;
     __u64 named = named_generation(control), generation = entry->generation;
     __u8 state = entry->state;
-    bool is_chosen;
+    bool is_chosen; /* by the switch, not by the sender */
     enum status status;
     struct owner *target;
 
@@ -321,7 +322,8 @@ static __noinline __u32 own(struct control *control, struct flow *flow)
 
     if (as_target == STATUS_FORBIDDEN && as_owner == STATUS_FORBIDDEN)
         return answer(STATUS_FORBIDDEN);
-    /* The same message again, whose answer was lost: it, or the end of the move, has made the sender the owner. */
+    /* A repetition, because the answer may have been lost. The move in the generation that the message names has ended,
+     * by the first message or otherwise, and the sender owns the flow. */
     if (state == STATE_OWNED && as_owner == STATUS_OK && entry->replaced == named)
         return answer(STATUS_OK);
     if (generation != named ||

@@ -5,7 +5,7 @@
 
 #include "frame.h"
 
-/* What a change of 16 bits adds to the complement of a checksum. */
+/* What a change of 16 bits adds to the complement of a checksum: the change that adjusted() applies. */
 static __always_inline __u32 change16(__u16 old, __u16 new)
 {
     return (__u16)~old + new;
@@ -94,7 +94,7 @@ static __always_inline __u32 replace_address_ipv6(struct xdp_md *context, __u32 
     return change_address(&old, new);
 }
 
-/* The same for frames whose headers are not at their usual offsets. */
+/* replace_end() for frames whose headers are not at their usual offsets: see is_plain(). */
 __noinline int replace_slowly(struct xdp_md *context, const struct packet *packet, bool is_source,
                                      const struct address *to, __be16 to_port)
 {
@@ -207,8 +207,9 @@ static __always_inline void set_hop_limit(struct xdp_md *context, const struct p
         set_hop_limit_ipv4(data + PLAIN_NETWORK, limit);
 }
 
-/* Prepares a routed packet for its egress port, except for the destination address. False if the packet must
- * pass to the kernel, which answers that its hop limit has run out. */
+/* Changes a routed packet for its egress port: one hop less, and the port's Ethernet address as source. The caller
+ * writes the Ethernet destination. False, and nothing changed, if the hop limit is used up: the kernel then answers
+ * with the ICMP error. */
 static __always_inline bool route_out(struct xdp_md *context, const struct packet *packet, __u32 port)
 {
     struct port *out = bpf_map_lookup_elem(&ports, &port);

@@ -16,43 +16,45 @@
 #define INTERFACES_MAX 128
 /* The port of the switch's daemon. Its messages come in through BPF_PROG_TEST_RUN; it has no interface. */
 #define PORT_DAEMON 63
-/* No port: of a server or a station that is not configured. */
+/* Port of an address in the map `stations` that is a server's, but no configured station's. */
 #define PORT_NONE 255
-/* Configured stations, and the addresses of servers that are none. */
+/* Configured stations, and the Ethernet addresses of servers that are no stations. */
 #define STATIONS_MAX (4096 + SERVERS_MAX)
 #define PREFIXES_MAX 1024
 #define OWN_ADDRESSES_MAX 64
 /* Ids of senders of control messages. 0 is the switch's daemon. */
 #define SERVERS_MAX 256
 #define PLACES_MAX 4096
-/* Default; the loader sets the configured number. One entry takes about 270 bytes, so 35 MB. */
+/* Default; the loader sets the configured number. An element has a value of 216 bytes (struct flow); with its key and
+ * the kernel's header it takes about 300 bytes, so 40 MB. */
 #define FLOWS_DEFAULT 131072
 
 /* An owner's service number before its first heartbeat. */
 #define SERVICE_NONE 0xffff
 
 #define NS_PER_MS 1000000ULL
-/* The most that one interval between heartbeats of any owners adds to the clock of silence: ten times the usual
- * interval. During longer ones the switch itself may have been paused. */
+/* The most that the time between two heartbeats of any owners adds to the clock of silence (see heard()): ten times the
+ * interval at which an owner sends them. During a longer time the switch itself may have been paused. */
 #define INTERVAL_MAX_NS (100 * NS_PER_MS)
 /* Time for which an entry outlives its owner's RST. */
 #define RESET_NS (1000 * NS_PER_MS)
 /* Time for which an entry outlives the last packet after both FINs. */
 #define CLOSED_NS (60000 * NS_PER_MS)
-/* Time without a packet after which an entry ends that decides as no entry would. */
+/* Time without a packet after which a redundant entry ends: its flow is back at the original owner and at the service
+ * endpoint, as without an entry. */
 #define IDLE_NS (600000 * NS_PER_MS)
 /* Maximum lifetime of a move, in ms. */
 #define LIFETIME_MAX_MS 60000
-/* No generation: see struct entry. */
+/* Value of `replaced` in struct entry that no message can name. */
 #define REPLACED_NONE (~0ULL)
 
 /* Hop limit of answers and relayed messages. */
 #define HOP_LIMIT 64
 
 /*
- * In tests the caller of BPF_PROG_TEST_RUN gives the time and the ingress port, and gets the decision, in
- * metadata before the frame. The loader sets this before loading; when it is false, the verifier removes the
- * code.
+ * In tests the caller of BPF_PROG_TEST_RUN gives the time and the ingress port, and gets the decision, in metadata
+ * before the frame. The loader sets this constant before loading. If it is false, the verifier removes the code for
+ * tests.
  */
 const volatile bool is_test SEC(".rodata.test") = false;
 

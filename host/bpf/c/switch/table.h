@@ -4,10 +4,12 @@
  * - An entry changes under its lock, in one step that compares the key, the state and the generation.
  * - A deleted element can be used at once for another flow while another CPU still has a pointer to it.
  *   Therefore the value repeats the key, and the key is compared under the lock.
- * - An entry is created in state STATE_NONE, which every reader treats as absent, and filled in under the lock by
- *   its creator only: a reader never sees half of an insertion. It is marked STATE_ENDED under the lock before it is
- *   deleted, so that only one CPU deletes it, and nothing but what that CPU has seen.
- * - No helper may be called under a lock. Liveness is therefore decided on a copy, before the change.
+ * - An entry is created in state STATE_NONE, which every reader treats as absent. Its creator alone fills it in, under
+ *   the lock, so that no reader sees half of an insertion.
+ * - Before a CPU deletes an entry, it marks the entry STATE_ENDED under the lock, if the entry is still as the CPU has
+ *   read it. So only one CPU deletes an entry, and no entry that has changed meanwhile is deleted.
+ * - No BPF helper function may be called under a lock. Whether servers are alive is therefore decided on a copy (struct
+ *   standing), before the change.
  */
 #ifndef SPILLWAY_SWITCH_TABLE_H
 #define SPILLWAY_SWITCH_TABLE_H
@@ -40,7 +42,7 @@ static __always_inline void read_standing(struct standing *at, const struct entr
     __builtin_memset(at->zero, 0, sizeof(at->zero));
 }
 
-/* Step 1 of settle: the connection has ended. */
+/* Step 1 of settling (docs/switch.md, Entries): the connection has ended. */
 static __always_inline bool has_ended(const struct standing *at, __u64 now)
 {
     if ((at->flags & RESET_OWNER) && since(now, at->reset) >= RESET_NS)
@@ -48,7 +50,8 @@ static __always_inline bool has_ended(const struct standing *at, __u64 now)
     return (at->flags & FIN_BOTH) == FIN_BOTH && since(now, at->last_packet) >= CLOSED_NS;
 }
 
-/* Step 1 too: an idle flow of the original owner, which needs no entry if it is at the service endpoint. */
+/* Step 1, too: an idle flow of the original owner. Its entry is redundant if the owner is at the service endpoint,
+ * which end_entry() checks. */
 static __always_inline bool is_idle(const struct standing *at, __u64 now)
 {
     return at->state == STATE_OWNED && at->owner.server == at->original &&
@@ -72,15 +75,15 @@ static __always_inline bool is_orphan(const struct standing *at, __u8 state, __u
     return at->owner.server != at->original && state != STATE_HELD && !is_alive(&at->owner, now);
 }
 
-/* Whether time may have changed the entry. False for most packets of flows that have not moved. */
+/* Whether settle() may have something to do. A quick answer, no for most packets of flows that have not moved. */
 static __always_inline bool may_be_due(const struct standing *at, __u64 now)
 {
     return at->state != STATE_OWNED || at->owner.server != at->original || (at->flags & RESET_OWNER) ||
            (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= IDLE_NS;
 }
 
-/* Removes an entry, if it still has this state and generation; false otherwise. `only_at_service`: and only if its owner is at the
- * service endpoint. */
+/* Removes an entry, if it still has this state and generation and, with `only_at_service`, its owner is at the service
+ * endpoint. False otherwise. */
 static __always_inline bool end_entry(struct flow *flow, const struct flow_key *key, __u8 state, __u64 generation,
                                       bool only_at_service)
 {
@@ -96,7 +99,7 @@ static __always_inline bool end_entry(struct flow *flow, const struct flow_key *
     bpf_spin_unlock(&flow->lock);
     if (!ends || bpf_map_delete_elem(&flows, key) == 0)
         return ends;
-    /* The kernel could not lock the element's bucket. The entry stays, until somebody settles or releases it again. */
+    /* The kernel could not lock the element's bucket. The entry stays until it is settled or released again. */
     bpf_spin_lock(&flow->lock);
     if (is_unchanged(&flow->entry, key, STATE_ENDED, generation))
         flow->entry.state = state;
@@ -105,8 +108,9 @@ static __always_inline bool end_entry(struct flow *flow, const struct flow_key *
 }
 
 /*
- * Applies what time has changed, to the entry of which `at` is a copy; false if nothing. If another CPU has changed the
- * entry meanwhile, its change stands. Not static, so that the verifier checks it once and not for each call.
+ * Settles the entry of which `at` is a copy: ends the entry, or returns its flow. True if the entry may have changed
+ * since it was copied, so that the caller must read it again. If another CPU has changed the entry meanwhile, that
+ * change stands. Not static, so that the verifier checks it once and not for each call.
  */
 __noinline int settle(const struct flow_key *key, const struct standing *at, __u64 now)
 {
@@ -151,8 +155,9 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
 }
 
 /*
- * Notes a packet of a flow. The time is written without the lock: at worst it is written to an element that was
- * reused meanwhile, whose last packet is as recent. FIN and RST need the lock. `claim`: with FIN_CLAIMED.
+ * Notes a packet of a flow. The time is written without the lock: at worst it is written to an element that was reused
+ * meanwhile, whose last packet is as recent. FIN and RST need the lock. `claim`: the acknowledgment number of the FIN,
+ * if `flags` has FIN_CLAIMED.
  */
 static __always_inline void note(struct flow *flow, const struct flow_key *key, __u8 flags, __u32 claim,
                                  __u64 now)
@@ -171,7 +176,7 @@ static __always_inline void note(struct flow *flow, const struct flow_key *key, 
     bpf_spin_unlock(&flow->lock);
 }
 
-/* Copies a whole entry; false if there is none. */
+/* Copies a whole entry; false if the element is not this flow's, or not an entry (any more). */
 static __always_inline bool copy(struct flow *flow, const struct flow_key *key, struct entry *entry)
 {
     bool found;

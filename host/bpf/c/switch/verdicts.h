@@ -1,5 +1,5 @@
-/* The switch's decision on a packet, with the reason. `spillway_rules::Verdict` has the same list, and
- * docs/switch.md describes each one. */
+/* The switch's decision on a packet, with the reason. `spillway_rules::Verdict` (core/rules/src/verdict.rs) has the
+ * same list, and describes each one. */
 #ifndef SPILLWAY_SWITCH_VERDICTS_H
 #define SPILLWAY_SWITCH_VERDICTS_H
 
