@@ -17,7 +17,7 @@ const SERVICE_NONE: u16 = 0xffff;
 /// Entries that one system call reads.
 const BATCH: u32 = 1024;
 
-/// A server's end of a flow.
+/// Where a server has the connection of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Address and port at which the server has the connection.
@@ -30,7 +30,8 @@ pub struct Site {
     pub term: u64,
 }
 
-/// An entry of the table of flows as the last packet or message has left it: time may have ended it since.
+/// An entry of the table of flows as the last packet or message has left it. The entry is not settled: its lifetime, or
+/// that of its move, may have ended since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEntry {
     /// The client's address and port.
@@ -41,8 +42,8 @@ pub struct FlowEntry {
     pub state: FlowState,
     /// The number of the last change.
     pub generation: u64,
-    /// Asked, and held after it: the generation that *prepare* named. Owned: that of the last move, if the owner got or kept
-    /// the flow in it. Otherwise `u64::MAX`.
+    /// Asked, or held after that: the generation that *prepare* named, 0 without an entry. Owned: the generation that
+    /// the entry had during the last move. After *hold*, or a return to the original owner: `u64::MAX`.
     pub replaced: u64,
     /// The owner.
     pub owner: Site,
@@ -69,7 +70,7 @@ pub struct FlowEntry {
 pub struct OwnerEntry {
     /// The server.
     pub server: ServerId,
-    /// The generation with which its hello was answered; 0 if it must say hello (again).
+    /// The generation with which its last *hello* was answered; 0 if it must send *hello* (again).
     pub term: u64,
     /// The service of its last heartbeat.
     pub service: Option<ServiceId>,
@@ -83,13 +84,14 @@ pub struct OwnerEntry {
     pub control_port: u16,
     /// Time of its last heartbeat or hello.
     pub last_heartbeat: Time,
-    /// The switch's clock of silence, in ns, at its last heartbeat or hello.
+    /// The switch's clock of silence, in ns, at the owner's last heartbeat or hello. See `heard` in `c/switch/load.h`.
     pub clock: u64,
     /// The highest sequence number of its messages.
     pub highest: u64,
     /// The replay window: bit n is set if sequence number `highest` − n has arrived.
     pub window: u64,
-    /// Whether it has sent no heartbeat for the owner timeout, at the time for which the entry was read.
+    /// Whether it has sent no heartbeat for longer than the owner timeout, by the clock of silence at the time of
+    /// reading.
     pub is_silent: bool,
 }
 
@@ -137,10 +139,11 @@ impl Entries {
     }
 }
 
-/// Most that an interval without heartbeats adds to the clock: `INTERVAL_MAX_NS` in `c/switch/settings.h`.
+/// The most that the time between two heartbeats adds to the clock of silence: `INTERVAL_MAX_NS` in
+/// `c/switch/settings.h`.
 const INTERVAL_MAX_NS: u64 = 100_000_000;
 
-/// The clock for which owners can be silent: `liveness_at` in `c/switch/load.h`.
+/// The clock of silence at a time, from `struct shared`: as `liveness_at` in `c/switch/load.h`.
 fn clock_at(shared: &[u8], now: Time) -> u64 {
     let mut reader = Reader::new(shared);
     reader.skip::<16>(); // lock, is_running, generation

@@ -8,9 +8,9 @@ use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
 pub(super) const LAYOUT_VERSION: u32 = 1;
-/// `PORT_NONE` in `c/switch/settings.h`: the address of a server that is no station.
+/// `PORT_NONE` in `c/switch/settings.h`: the port of an address that is a server's, but no configured station's.
 pub(super) const PORT_NONE: u8 = 255;
-/// The key of the only element of an array.
+/// The key of an array's only element, or of its first one.
 pub(super) const ONLY: [u8; 4] = [0; 4];
 
 /// Bits of a prefix before its address: the byte with the family.
@@ -128,13 +128,13 @@ impl Settings {
     /// The layout's version and the epoch of pinned settings.
     pub(super) fn version_and_epoch(value: &[u8]) -> Option<(u32, u64)> {
         let version = u32::from_ne_bytes(*value.first_chunk()?);
-        // The other fields may be elsewhere in a foreign layout.
+        // In a foreign layout these bytes may be something else: the caller compares the version first.
         let epoch = value.get(8..16).and_then(|bytes| bytes.first_chunk());
         Some((version, u64::from_ne_bytes(*epoch?)))
     }
 }
 
-/// `struct shared` of a switch that has not heard of any owner.
+/// `struct shared` of a switch to which no owner has sent a message. Its first generation follows `epoch`.
 pub(super) fn shared(epoch: u64) -> Vec<u8> {
     Writer::new().u64(0).u64(epoch).u64(0).u64(0).u64(0).finish(40)
 }

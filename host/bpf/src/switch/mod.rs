@@ -1,4 +1,4 @@
-//! The switch: forwards frames between its ports by rules that servers change with control messages.
+//! Loads the switch's XDP program (`c/switch.bpf.c`), attaches it to ports, and writes and reads its maps.
 //!
 //! docs/switch.md describes the rules; `spillway_rules` has the same rules in Rust.
 
@@ -98,8 +98,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Loads the program without pins: it ends with this value. `epoch` is the switch's start in nanoseconds since
-    /// 1970, later than that of any switch before in its place.
+    /// Loads the program without pins: dropping this value ends the program. `epoch` is the switch's start in
+    /// nanoseconds since 1970, which must be later than the epoch of any earlier switch with the same control endpoint.
     ///
     /// # Errors
     /// The configuration has a fault, or the process lacks CAP_BPF or CAP_NET_ADMIN.
@@ -157,7 +157,7 @@ impl Switch {
             switch.tables.start(epoch)?;
         }
         switch.ports.add_daemon(LOOPBACK)?;
-        // The configuration has the layout's version: only then another process accepts the pins.
+        // Writes the layout's version into new maps, too. Until then a next start removes them: see `Pins::epoch`.
         switch.tables.configure(config, switch.epoch)?;
         switch.ports.adopt(&object::program(NAME, &switch.object))?;
         Ok(switch)
@@ -263,8 +263,8 @@ impl Switch {
         self.entries.flows()
     }
 
-    /// The senders that have sent a message, in order of their ids, also those without a term. `now`: nanoseconds of CLOCK_MONOTONIC, or the time of
-    /// the last test run.
+    /// The senders that have sent a message, in order of their ids, also those without a term. `now`: nanoseconds of
+    /// CLOCK_MONOTONIC; in tests the time of the last run.
     ///
     /// # Errors
     /// The system has failed.
@@ -272,7 +272,8 @@ impl Switch {
         self.entries.owners(now, self.owner_timeout)
     }
 
-    /// Hands the program a frame with a control message of the switch's daemon. Returns the frame with the answer.
+    /// Runs the program on a frame with a control message of the switch's daemon. Returns the frame with the answer;
+    /// `None` if the program drops the message.
     ///
     /// # Errors
     /// The kernel refuses the frame.
@@ -280,8 +281,8 @@ impl Switch {
         run::daemon_run(&object::program(NAME, &self.object), frame)
     }
 
-    /// Runs a program that was [loaded for tests](Self::load_for_tests) on a frame that arrives at a port. May be called
-    /// by several threads at once.
+    /// Runs a program that was [loaded for tests](Self::load_for_tests) on a frame that arrives at a port. Several
+    /// threads may call this at once.
     ///
     /// # Errors
     /// The kernel refuses the frame: it is shorter than an Ethernet header or longer than a page.
@@ -292,8 +293,8 @@ impl Switch {
         self.measure(port, now, frame, 1).map(|(run, _)| run)
     }
 
-    /// As [`test_run`](Self::test_run), `repeat` times on the same frame, which each run changes. Returns the last decision
-    /// and the mean duration of a run.
+    /// As [`test_run`](Self::test_run), `repeat` times, each on the frame as the previous run has left it. Returns the
+    /// last decision and the mean duration of a run.
     ///
     /// # Errors
     /// As [`test_run`](Self::test_run).

@@ -16,7 +16,7 @@ pub const PINS: &str = "/sys/fs/bpf/spillway";
 
 /// `BPF_FS_MAGIC` in <linux/magic.h>.
 const BPF_FS: u32 = 0xcafe_4a11;
-/// The maps that are pinned: all but the constants and the memory in which the program works.
+/// The maps that are pinned: all but the constants and the program's working memory (`scratch`).
 const MAPS: [&str; 13] = [
     "settings",
     "shared",
@@ -104,7 +104,7 @@ impl Pins {
     }
 
     /// The epoch of the pinned maps; `None` if there are none. Removes maps that an interrupted start has left behind:
-    /// without their settings no program uses them.
+    /// those whose settings have no layout version. No program uses them yet.
     pub(super) fn epoch(&self) -> Result<Option<u64>, PinError> {
         let settings = self.map("settings");
         if settings.exists() {

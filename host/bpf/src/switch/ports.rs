@@ -84,12 +84,13 @@ impl Ports {
         Ok(Ports { interfaces, egress, links: BTreeMap::new(), pins })
     }
 
-    /// Makes the daemon's messages arrive at its port.
+    /// Makes frames of this interface index arrive at the daemon's port.
     pub(super) fn add_daemon(&self, interface: u32) -> Result<(), BpfError> {
         self.add(interface, PortId::DAEMON)
     }
 
-    /// Makes test runs arrive at all ports. Frames that leave through a port would leave through the loopback interface.
+    /// Makes test runs arrive at all ports. The egress of each port is the loopback interface, because a redirect needs
+    /// one; in a test run the kernel sends nothing.
     pub(super) fn open_for_tests(&self, config: &Config) -> Result<(), BpfError> {
         for port in &config.ports {
             self.add(run::test_interface(port.id), port.id)?;
@@ -207,7 +208,7 @@ impl Ports {
 impl Drop for Ports {
     fn drop(&mut self) {
         if self.pins.is_none() {
-            // Closing the descriptors is not enough: a process that was just forked has copies until it calls exec.
+            // Closing the descriptors is not enough: a child that was just forked has copies until it calls exec.
             // Fails only if the interface was removed, and the program with it.
             self.links.values().for_each(|link| drop(link.detach()));
         }

@@ -18,7 +18,7 @@ const XDP_REDIRECT: u32 = 4;
 const RUN_BYTES: usize = 24;
 /// Bytes of `struct xdp_md` in <linux/bpf.h>.
 const CONTEXT_BYTES: usize = 24;
-/// The keys of test runs in the map `interfaces` are port numbers above the indexes of real interfaces.
+/// In test runs the key of a port in the map `interfaces` is this number plus the port's: above all real indexes.
 const TEST_INTERFACE: u32 = 1 << 30;
 
 /// The program's decision on a frame.
@@ -90,7 +90,8 @@ fn action_of(verdict: Verdict, returned: u32, egress: u32) -> Action {
     action
 }
 
-/// Runs the program on a control message of the switch's daemon. Returns the answer, if the program sends one.
+/// Runs the program on a frame with a control message of the switch's daemon. Returns the frame with the answer, if the
+/// program sends one.
 pub(super) fn daemon_run(program: &ProgramMut<'_>, frame: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
     let mut after = vec![0; frame.len()];
     let input = ProgramInput {

@@ -14,7 +14,7 @@ use crate::map::Map;
 /// Keys with their values.
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The maps that have the configuration, and those that must follow a change of it.
+/// The maps with the configuration, and `shared` and `owners`, which a start or a reload changes, too.
 #[derive(Debug)]
 pub(super) struct Tables {
     settings: Map,
@@ -43,7 +43,7 @@ impl Tables {
         })
     }
 
-    /// Starts the counter of generations of a new switch.
+    /// Sets the counter of generations of a new switch to its epoch.
     pub(super) fn start(&self, epoch: u64) -> Result<(), BpfError> {
         self.shared.set(&ONLY, &layout::shared(epoch))
     }
