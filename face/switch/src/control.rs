@@ -42,7 +42,7 @@ pub enum Request {
     },
     /// Read the configuration again and apply it: answered with [`ReloadOutcome`].
     Reload {},
-    /// Refused: a switch relieves no service. `spillway relief` asks every program of the host.
+    /// Always refused, because a switch relieves no service. `spillway relief` sends this to every program of a host.
     Relief {
         /// Name of the service.
         service: String,

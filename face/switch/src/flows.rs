@@ -16,6 +16,7 @@ use crate::tables::Tables;
 
 /// Maximum number of flows that one request lists.
 pub const FLOWS_LISTED_MAX: usize = 100_000;
+
 /// A client, or one of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
@@ -83,7 +84,7 @@ pub struct FlowStatus {
     pub endpoint: SocketAddr,
     /// `asked`, `held` or `owned`.
     pub state: String,
-    /// Number of the entry's last change.
+    /// The generation: the number of the entry's last change.
     pub generation: u64,
     /// The server that owns the connection; of a move the source.
     pub owner: SiteStatus,
@@ -206,7 +207,8 @@ pub(crate) fn clear(
     Ok(cleared)
 }
 
-/// Ends an entry unless it has changed since it was read. Returns whether it has ended.
+/// Ends an entry unless it has changed since it was read. Returns whether the entry has ended: true also if it had
+/// ended before.
 ///
 /// # Errors
 /// The program does not answer as it should.
@@ -225,7 +227,7 @@ pub(crate) fn release(
         .answer(sequence, &frame)
         .map_err(|error| format!("the program's answer to `release` cannot be used: {error:?}"))?;
     match answer.status {
-        // Without an entry the flow has ended by itself.
+        // No entry: it has ended meanwhile.
         Status::Ok | Status::NoEntry => Ok(true),
         Status::Stale => Ok(false),
         status => Err(format!("the program refuses `release`: {status}; restart the daemon")),

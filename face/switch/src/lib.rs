@@ -1,8 +1,8 @@
 //! The switch's daemon, beside the XDP program that forwards packets and handles control messages.
 //!
-//! The program works without the daemon. The daemon loads it, writes its configuration, ends the entries of ended
-//! flows, and answers operators: [`run`] is the `spillway switch` command, [`control`] has the requests at its admin
-//! socket, [`config`] the settings.
+//! The program works without the daemon. The daemon loads it, writes its configuration, removes the entries of flows
+//! that have ended, and answers operators: [`run`] is the `spillway switch` command, [`control`] has the requests at
+//! its admin socket, [`config`] the settings.
 #![forbid(unsafe_code)]
 
 pub mod config;

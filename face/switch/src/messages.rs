@@ -1,5 +1,5 @@
-//! The control messages of the switch's own daemon: frames that the daemon passes through the program itself, so that
-//! an entry only ever changes by a control message with its generation, never behind the program's back.
+//! The control messages of the switch's own daemon. The daemon runs the program on frames with these messages, instead
+//! of changing the table of flows itself: so each change of an entry names the generation that it replaces.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{checksum, ipv4, ipv6, udp};
 use spillway_wire::switch::{Answer, Body, MESSAGE_BYTES, Message, Request, ServerId};
 
-/// The Ethernet address of both ends: the program compares neither with anything.
+/// Ethernet source and destination of the daemon's frames. The program does not check them.
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 0]);
 const HOP_LIMIT: u8 = 64;
 
@@ -33,7 +33,7 @@ pub(crate) enum NoAnswer {
 }
 
 impl Messages {
-    /// Messages for the switch with this start time, under the key that its table of senders has for the daemon.
+    /// Messages for the switch with this epoch, under the key that the program's table of senders has for the daemon.
     pub(crate) fn new(key: SwitchKey, epoch: u64) -> Messages {
         Messages { key, epoch, sequence: AtomicU64::new(first_sequence()) }
     }
@@ -56,7 +56,7 @@ impl Messages {
         (sequence, frame(control, &self.key.emit(&message)))
     }
 
-    /// The answer in a frame, which the program made of the request with this sequence number.
+    /// Reads the answer to the request with this sequence number from the frame that the program has returned.
     ///
     /// # Errors
     /// The frame holds no answer to this request.
@@ -78,8 +78,8 @@ pub(crate) fn fresh_key() -> io::Result<SwitchKey> {
     Ok(spillway_keys::fresh_key()?.switch_key())
 }
 
-/// Nanoseconds since the host's start. Pinned tables remember the highest sequence number of the previous daemon, which sent
-/// less than one message in a nanosecond; the tables do not outlive the host's start.
+/// Nanoseconds since the host's start: above the last sequence number of the previous daemon, which pinned tables
+/// remember, because no daemon sends a message each nanosecond. A restart of the host removes the tables.
 fn first_sequence() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let (seconds, nanoseconds) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());

@@ -7,7 +7,7 @@ use crate::status::{ServerStatus, SwitchStatus};
 const NONE: &[&str] = &[];
 const SERVER: &[&str] = &["server"];
 
-/// All metrics but [those of the process](spillway_metrics::process::METRICS).
+/// All metrics of a switch except [those of every process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
 const ALL: [Declared<SwitchStatus>; 13] = [

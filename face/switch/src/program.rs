@@ -38,8 +38,8 @@ pub(crate) struct PortState {
 }
 
 impl Program {
-    /// Loads the program into the tables that are pinned at `directory`, or creates them, and attaches it to all ports. A
-    /// start that fails leaves nothing behind that was not there before.
+    /// Loads the program with the tables that are pinned at `directory`, or with new ones, which are then pinned there,
+    /// and attaches it to all ports. A start that fails leaves nothing behind that was not there before.
     ///
     /// # Errors
     /// Says what failed, with the next step.
@@ -67,8 +67,8 @@ impl Program {
         Ok(Program { switch: RwLock::new(switch), epoch, is_adopted, flows_max })
     }
 
-    /// Removes the pinned program and tables of a switch whose daemon does not run. The kernel detaches the program when its
-    /// last pin is gone.
+    /// Removes the pinned program and tables of a switch whose daemon does not run. The kernel detaches the program
+    /// when its last pin is gone.
     ///
     /// # Errors
     /// A pin cannot be removed.
@@ -95,7 +95,8 @@ impl Program {
         self.flows_max
     }
 
-    /// Applies other settings, whose numbers were kept. `old_rules` and `rules`: both settings for the rules.
+    /// Applies other settings, in which ports, services and servers have kept their numbers
+    /// ([`SwitchConfig::keep_numbers`]). `old_rules` and `rules`: the two settings in the form of the rules.
     ///
     /// # Errors
     /// The settings cannot be applied; those before are in force again, as far as the system permits.
@@ -160,7 +161,7 @@ fn attach_all(switch: &mut Switch, config: &SwitchConfig) -> Result<(), String> 
         let number = PortId::new(port.number).ok_or("a port has no valid number")?;
         wanted.insert(number, (&port.interface, index));
     }
-    // First: an interface may have belonged to another port.
+    // Detach before attaching: the interface of one port may have been that of another.
     for (number, state) in switch.ports().map_err(|error| error.to_string())? {
         use spillway_bpf::switch::PortState as State;
         let is_wanted = matches!(state, State::Attached { interface, .. }
@@ -176,7 +177,7 @@ fn attach_all(switch: &mut Switch, config: &SwitchConfig) -> Result<(), String> 
     Ok(())
 }
 
-/// Warns of ports on which the program runs behind the driver.
+/// Warns of ports on which the program runs in generic mode: behind the driver, not in it.
 pub(crate) fn warn_of_generic_mode(ports: &[PortState]) {
     for port in ports.iter().filter(|port| port.mode == "generic") {
         warn!(

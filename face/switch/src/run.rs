@@ -23,16 +23,16 @@ use crate::start_error::StartError;
 /// Runs a switch's daemon until SIGTERM; `source` reads the settings at each reload. The program stays attached when
 /// the daemon ends: it forwards and answers control messages without the daemon.
 ///
-/// SIGTERM or SIGINT: ends. SIGHUP: reload. SIGUSR1: the status on standard error. A thread that fails ends the process. A
-/// service manager is notified of start, reload and end.
+/// SIGTERM or SIGINT: ends. SIGHUP: reload. SIGUSR1: the status on standard error. A thread that fails ends the
+/// process. A service manager is notified of start, reload and end.
 ///
 /// # Errors
 /// Another daemon runs, the program cannot be loaded or attached, or a port cannot be bound.
 pub fn run(config: SwitchConfig, source: SettingsSource) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
     let daemon = Daemon::start(config, source, &main)?;
-    // Attaching to an interface, also at a reload, needs CAP_NET_ADMIN; the tables need CAP_BPF; key files may need
-    // others. Only raw sockets are never used.
+    // Attaching to an interface, also at a reload, needs CAP_NET_ADMIN; the tables need CAP_BPF; reading key files may
+    // need others. CAP_NET_RAW is never needed.
     keep_capabilities(!CapabilitySet::NET_RAW).map_err(StartError::Host)?;
     let control = Arc::clone(&daemon.control);
     control.manager().ready(&control.status().summary());
@@ -80,7 +80,7 @@ impl Daemon {
             config.ports.len()
         );
         let running = Arc::new(Running::new(program, messages, config, main.watch().clone()));
-        // The first status has figures.
+        // Before the ports are served, so that already the first status has figures.
         running.turn().map_err(StartError::Program)?;
         let control = Arc::new(Control::new(Arc::clone(&running), source));
         let sweeper = start_sweeper(&running, main).map_err(StartError::Host)?;
@@ -103,7 +103,8 @@ fn start_sweeper(running: &Arc<Running>, main: &MainThread) -> io::Result<(Sende
     let (stop, stopped) = channel();
     let running = Arc::clone(running);
     let sweep = move || {
-        // Only reads and changes tables. A system that refuses to drop capabilities keeps unused ones.
+        // This thread only reads and changes tables. If the system refuses, the thread keeps capabilities that it does
+        // not use.
         let _ = keep_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN);
         running.sweep(&stopped);
         Ok::<(), Infallible>(())
@@ -135,7 +136,7 @@ impl Service for Daemon {
     }
 
     fn reload(&mut self) {
-        // Fails if a reload waits already, which will read the settings after this call.
+        // Fails if a request waits already: its reload will read the settings after this call, too.
         let _ = self.reload.try_send(());
     }
 

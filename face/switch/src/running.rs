@@ -19,7 +19,7 @@ use crate::sweep::{Snapshot, sweep};
 
 /// Interval at which the daemon reads the tables and ends the entries of ended flows.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// A turn takes at most one part in so many of the time: a large table is read less often.
+/// The pause after a turn is at least this many times the turn's duration, so that a large table is read less often.
 const SWEEP_SHARE: u32 = 10;
 
 pub(crate) struct Running {
@@ -74,7 +74,8 @@ impl Running {
     /// Applies new settings. The caller makes sure that changes do not overlap.
     ///
     /// # Errors
-    /// The settings cannot be applied, and the old ones stay in force as far as the tables could be restored.
+    /// The settings cannot be applied. The old ones are in force again; if restoring them failed, too, the error says
+    /// so.
     pub(crate) fn change(&self, mut config: SwitchConfig) -> Result<ReloadOutcome, String> {
         let before = self.config();
         let restart = keep_restart_settings(&before, &mut config);
@@ -214,7 +215,8 @@ fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &S
     }
 }
 
-/// Logs ports on which the program has stopped or runs again; at the first turn also those in generic mode.
+/// Logs each port whose state has changed since the last turn: the program has stopped there, or runs again. At the
+/// first turn also logs ports in generic mode.
 fn log_changes(before: &[PortState], after: &[PortState]) {
     if before.is_empty() {
         warn_of_generic_mode(after);

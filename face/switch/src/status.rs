@@ -9,7 +9,7 @@ use serde_json::json;
 /// Status of a switch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SwitchStatus {
-    /// `switch`: tells the status from those of other programs.
+    /// Always `switch`: distinguishes this status from those of other programs.
     pub kind: String,
     /// Name of the switch.
     pub name: String,
@@ -17,7 +17,7 @@ pub struct SwitchStatus {
     pub version: String,
     /// Process id of the daemon.
     pub pid: u32,
-    /// Time since the daemon's start. The switch forwards since [`epoch`](Self::epoch).
+    /// Time since the daemon's start. The switch itself has forwarded since [`epoch`](Self::epoch).
     pub uptime_ms: u64,
     /// Start time of the switch in nanoseconds since 1970: when its tables were made.
     pub epoch: u64,
@@ -27,9 +27,9 @@ pub struct SwitchStatus {
     pub servers: Vec<ServerStatus>,
     /// Services whose flows may move.
     pub services: Vec<ServiceStatus>,
-    /// Hosts that are no servers.
+    /// Number of configured stations.
     pub stations: usize,
-    /// Routes.
+    /// Number of routes.
     pub prefixes: usize,
     /// Flows with an entry.
     pub flows: FlowsStatus,
@@ -104,7 +104,7 @@ pub struct FlowsStatus {
     pub owned: u64,
     /// Maximum number of flows.
     pub max: u64,
-    /// Entries of ended flows that the daemon has removed since its start.
+    /// Number of entries of ended flows that the daemon has removed since its start.
     pub swept: u64,
 }
 
@@ -142,10 +142,10 @@ impl SwitchStatus {
         (sum(false), sum(true))
     }
 
-    /// Reasons for which the switch is not healthy, one on each line.
+    /// Whether the switch is healthy.
     ///
     /// # Errors
-    /// There is such a reason.
+    /// The reasons for which it is not, one on each line.
     pub fn health(&self) -> Result<(), String> {
         let mut reasons: Vec<String> = Vec::new();
         let failed = self.ports.iter().filter_map(|port| Some((port, port.problem.as_ref()?)));
@@ -161,7 +161,7 @@ impl SwitchStatus {
     }
 }
 
-/// The daemon reads the tables once a second.
+/// Age of the figures above which the switch is not healthy. The daemon reads the tables once a second.
 const AGE_MAX_MS: u64 = 10_000;
 
 /// One line for the switch, and one for each port with a problem and each server.

@@ -12,7 +12,7 @@ use crate::flows::release;
 use crate::messages::Messages;
 use crate::tables::{Tables, has_ended};
 
-/// Entries that one turn ends; later turns and the program end the others.
+/// Maximum number of entries that one turn ends. Later turns, or the program at the next packet, end the others.
 const ENDED_MAX: usize = 16_384;
 
 /// Numbers of flows by state.
@@ -26,7 +26,7 @@ pub(crate) struct FlowCounts {
 impl FlowCounts {
     fn add(&mut self, state: FlowState) {
         match state {
-            // An entry that is just created or about to go.
+            // An entry that the program is creating or deleting just now.
             FlowState::None => {}
             FlowState::Asked => self.asked += 1,
             FlowState::Held => self.held += 1,
@@ -45,12 +45,12 @@ pub(crate) struct Snapshot {
     pub(crate) by_endpoint: BTreeMap<Endpoint, u64>,
     /// Entries that the daemon has ended since its start.
     pub(crate) ended: u64,
-    /// Time of the program's clock.
+    /// When the tables were read, by the program's clock.
     pub(crate) taken: Time,
 }
 
-/// One turn: ends the entries of ended flows. `control`: the endpoint to which the daemon's messages go. `ended`: entries
-/// that earlier turns have ended.
+/// One turn: ends the entries of ended flows. `control`: the endpoint to which the daemon's messages go. `ended`:
+/// entries that earlier turns have ended.
 ///
 /// # Errors
 /// The tables cannot be read, or the program does not answer.

@@ -1,4 +1,4 @@
-//! The program's tables as the daemon reads them, and the way in for its control messages.
+//! What the daemon needs of the program: its tables, its clock, and a way to give it control messages.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use spillway_wire::switch::FlowState;
 
 /// The tables of a switch. [`Program`](crate::program::Program) has those in the kernel; tests have tables in memory.
 pub(crate) trait Tables: Send + Sync + 'static {
-    /// Passes a frame through the program as from the daemon's port. Returns the frame with the answer, if there is one.
+    /// Passes a frame through the program as from the daemon's port. Returns the frame with the answer, if there is
+    /// one.
     fn handle(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, String>;
 
-    /// Calls `visit` for each entry of the table of flows. Entries that appear or end meanwhile may be missing. `visit` must
-    /// not use the tables.
+    /// Calls `visit` for each entry of the table of flows. Entries that appear or end meanwhile may be missing. `visit`
+    /// must not use the tables.
     fn visit_flows(&self, visit: &mut dyn FnMut(&FlowEntry)) -> Result<(), String>;
 
     /// The servers that have said *hello*.
@@ -31,7 +32,7 @@ const AFTER_RESET: Duration = Duration::from_secs(1);
 /// Time without a packet after which an entry with both FINs ends.
 const AFTER_FINS: Duration = Duration::from_secs(60);
 /// Time without a packet after which the entry of a flow that has returned to its original server ends: such an entry
-/// decides as no entry would.
+/// is redundant.
 const AFTER_RETURN: Duration = Duration::from_secs(600);
 
 /// Whether the connection of an entry has ended, so that the program removes the entry at its next use.
@@ -201,7 +202,7 @@ mod tests {
         }));
         assert!(!ended(|entry| entry.owner_rst = Some(before_now(AFTER_RESET / 2))));
         assert!(ended(|entry| entry.owner_rst = Some(before_now(AFTER_RESET))));
-        // Only an entry of the original server means nothing when it is idle.
+        // An idle entry ends only if the original server owns the flow: only then it is redundant.
         assert!(!ended(|entry| entry.last_packet = Time(0)));
         assert!(ended(|entry| (entry.owner, entry.last_packet) = (entry.original, before_now(AFTER_RETURN))));
         assert!(!ended(|entry| {

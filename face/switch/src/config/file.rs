@@ -38,28 +38,30 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<SwitchConfig, Vec<Prob
     };
     let config = reader.config(&file);
     let config = reader.values.finish(config)?;
-    // Without the host the Ethernet addresses of its interfaces and the keys are unknown.
+    // If the host is not read, Ethernet addresses of interfaces and keys are missing, and the check would refuse them.
     if reading.reads_host {
         config.check().map_err(|error| vec![Problem::of_file(error.to_string())])?;
     }
     Ok(config)
 }
 
-/// A value with its place in the text.
+/// A value with its position in the text.
 type Placed<T> = (T, Range<usize>);
 
 /// Converts the parsed file. A section with an error is left out of the result, which is then not used.
 struct Reader<'a> {
     reading: &'a Reading,
     values: Values<'a>,
-    /// Ethernet addresses of the ports' interfaces, with their names.
+    /// Names of the ports' interfaces by their Ethernet addresses.
     own_macs: BTreeMap<Mac, String>,
     own_addresses: BTreeSet<IpAddr>,
-    /// Addresses and TCP ports of endpoints and places, with what they are.
+    /// Endpoints and places so far, each with the words for it in an error, such as "a place of server b".
     used: BTreeMap<SocketAddr, String>,
-    /// Whether a section of a port was left out: a port that other sections name may be that one.
+    /// Whether a `[[port]]` section with an error was left out. A name of a port that is not found is then no further
+    /// error, because the port may be that one.
     has_broken_port: bool,
-    /// Numbers of the ports whose `may_own` has an error: further errors would be its consequences.
+    /// Numbers of the ports whose `may_own` has an error. Checks against their `may_own` report nothing: they would
+    /// only repeat that error.
     unclear_ports: BTreeSet<u8>,
 }
 
@@ -154,12 +156,13 @@ impl Reader<'_> {
         addresses
     }
 
-    /// Whether the servers of a port may own a service, as far as is known.
+    /// Whether the servers of a port may own a service; true also if the port's `may_own` has an error.
     fn may_own_service(&self, port: &Port, service: u8) -> bool {
         port.may_own.contains(&service) || self.unclear_ports.contains(&port.number)
     }
 
-    /// A text that must be given. `head`: the place of the section; `missing`: the error, with the next step.
+    /// A text that must be given. `head`: where the section begins in the file; `missing`: the error if the text is not
+    /// given, with the next step.
     fn required(&mut self, setting: &Any, head: &Range<usize>, missing: &str) -> Option<Placed<String>> {
         if setting.is_none() {
             self.values.problem(head.clone(), missing);
@@ -167,7 +170,8 @@ impl Reader<'_> {
         self.values.string(setting)
     }
 
-    /// An address and TCP port that must be given, and are not the switch's own. `what`: of which it is the address.
+    /// An address and TCP port that must be given, and must not be the switch's own. `what`: the word for errors,
+    /// `endpoint` or `place`.
     fn service_address(
         &mut self,
         setting: &Any,

@@ -31,14 +31,14 @@ pub struct SwitchConfig {
     pub control: Vec<SocketAddr>,
     /// Addresses of the switch's host, those of `control` included.
     pub addresses: Vec<IpAddr>,
-    /// Time without heartbeats after which a server is dead.
+    /// Time without heartbeats after which a server is silent, and loses its flows.
     pub owner_timeout: Duration,
     /// Maximum number of flows with an entry.
     pub flows_max: usize,
     /// Path of the admin socket.
     pub socket: PathBuf,
-    /// The group whose members may reload and clear flows over the socket; every other user may read. `None`: every user
-    /// who can connect may operate.
+    /// The group whose members may reload and clear flows over the socket; other users may only read. `None`: every
+    /// user who can connect may reload and clear flows.
     pub admin_group: Option<AdminGroup>,
     /// Address of the HTTP port for metrics.
     pub metrics: Option<SocketAddr>,
@@ -61,7 +61,7 @@ pub struct Port {
     pub number: u8,
     /// Name of the interface.
     pub interface: String,
-    /// Ethernet address of the interface; zero if the host was not looked at.
+    /// Ethernet address of the interface; zero if the file was read without the host (see [`read_file`]).
     pub mac: Mac,
     /// Numbers of the services whose flows the port's servers may own; none for a port without servers.
     pub may_own: Vec<u8>,
@@ -167,8 +167,8 @@ pub fn read_file(path: &Path, reads_host: bool) -> Result<SwitchConfig, Problems
     spillway_config::read_file(path, reads_host, read_text)
 }
 
-/// Whether a configuration's text is a switch's, not a helper's, also if it has errors: only a switch's file has a section
-/// `[switch]` or sections in double brackets.
+/// Whether a text is the configuration of a switch, and not of a helper. Works for texts with errors, too: only a
+/// switch's file has a section `[switch]` or sections in double brackets.
 pub fn is_of_switch(text: &str) -> bool {
     text.lines().map(str::trim_start).any(|line| line.starts_with("[switch]") || line.starts_with("[["))
 }

@@ -1,4 +1,4 @@
-//! Numbers of ports, services and servers, which the switch's tables hold.
+//! Numbers of ports, services and servers. They are in the switch's tables, so a reload must not change them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -65,7 +65,7 @@ impl SwitchConfig {
                 ));
             }
         }
-        // Ids of removed servers stay unused: flows may name them still.
+        // This reload does not reuse the ids of servers that it removes: flows may still name them.
         let fixed = self.servers.iter().filter(|server| server.has_fixed_id).map(|server| server.id);
         let mut taken: BTreeSet<u8> = fixed.chain(before.servers.iter().map(|old| old.id)).collect();
         let mut ids = BTreeMap::new();
@@ -81,7 +81,8 @@ impl SwitchConfig {
     }
 }
 
-/// New numbers by those in `after`: the number in `before` for the same name, otherwise the lowest free one.
+/// Maps each number in `after` to the one to use: the number that the same name has in `before`, or the lowest free one
+/// for a new name.
 fn renumbered(
     before: impl Iterator<Item = (String, u8)>,
     after: impl Iterator<Item = (String, u8)>,

@@ -1,4 +1,4 @@
-//! The settings in the form that the switch's rules use.
+//! Converts the settings to the configuration of `spillway_rules`.
 
 use spillway_auth::SwitchKey;
 use spillway_rules::config as rules;

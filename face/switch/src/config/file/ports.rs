@@ -15,7 +15,7 @@ use super::{Placed, Reader};
 use crate::config::schema::{PortSection, PrefixSection, StationSection};
 use crate::config::{Network, Port, Route, Station};
 
-/// One number is the daemon's.
+/// Maximum number of interfaces: one of the ports is the daemon's, which has none.
 const INTERFACES_MAX: usize = PORTS_MAX - 1;
 
 impl Reader<'_> {
@@ -88,7 +88,7 @@ impl Reader<'_> {
         }
         let mut numbers = Some(Vec::new());
         for text in list.get_ref() {
-            // The ranges of endpoints with errors are not known.
+            // Not checked while a service has no valid endpoint: its address might lie in this range.
             let is_unclear =
                 text.get_ref().contains('/') && services.iter().any(|one| one.endpoints.is_empty());
             let found = match is_unclear {
@@ -168,7 +168,8 @@ impl Reader<'_> {
         Some((network, span))
     }
 
-    /// The number of the port that a setting names by its interface. `what` is connected to the port.
+    /// The number of the port that a setting names by its interface. `what`: the word for errors for what the port
+    /// leads to.
     pub(super) fn port(
         &mut self,
         setting: &Any,
@@ -226,7 +227,7 @@ fn services_of(text: &str, services: &[Draft]) -> Result<Vec<u8>, String> {
     Ok(numbers)
 }
 
-/// Whether two prefixes may not be together: equal ones, and overlapping ones other than a default route.
+/// Whether two prefixes exclude each other: they are equal, or they overlap and neither is a default route.
 fn conflict(one: &Network, other: &Network) -> bool {
     one == other || one.overlaps(other) && one.length() > 0 && other.length() > 0
 }

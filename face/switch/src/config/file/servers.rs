@@ -16,7 +16,7 @@ use crate::config::numbers::assign_ids;
 use crate::config::schema::{PlaceSection, ServerSection};
 use crate::config::{Place, Port, Server, SwitchConfig};
 
-/// Id 0 is the daemon's.
+/// Maximum number of servers: id 0 is the daemon's.
 const SERVERS_MAX: usize = SENDERS_MAX - 1;
 
 impl Reader<'_> {
@@ -112,7 +112,7 @@ impl Reader<'_> {
         None
     }
 
-    /// A port for servers.
+    /// The port that a setting names by its interface, which must be one for servers (with `may_own`).
     fn server_port<'p>(
         &mut self,
         setting: &Any,
@@ -251,7 +251,7 @@ impl Reader<'_> {
         None
     }
 
-    /// Notes the use of an address and port; two uses are an error.
+    /// Records an endpoint or place; one that is recorded already is an error. `what`: the words for it in that error.
     pub(super) fn use_address(&mut self, address: SocketAddr, span: &Range<usize>, what: &str) {
         if let Some(other) = self.used.get(&address) {
             let message = format!("{address} is already {other}: give each its own address or port");

@@ -11,10 +11,10 @@ use crate::config::{Endpoint, Server, Service, SwitchConfig};
 
 const SERVICES_MAX: usize = 256;
 
-/// A service whose original servers are not looked up yet.
+/// A service as the file states it: servers are read after services, so its original servers are names still.
 pub(super) struct Draft {
     pub(super) name: String,
-    /// Place of the name.
+    /// Position of the name in the text.
     pub(super) span: Range<usize>,
     pub(super) number: u8,
     pub(super) endpoints: Vec<DraftEndpoint>,
@@ -107,7 +107,8 @@ impl Reader<'_> {
         services
     }
 
-    /// The original server could never give a flow away if its port may not own the service.
+    /// Checks that the servers of the original server's port may own the service: otherwise no flow could ever leave
+    /// it.
     fn check_original(
         &mut self,
         server: &Server,
