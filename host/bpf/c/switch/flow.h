@@ -8,8 +8,8 @@
 /* What a packet from a server needs of an entry. */
 struct outbound {
     struct standing standing;
-    struct mac original;
-    bool is_owners; /* addresses and port are the owner's */
+    struct mac original; /* of the original owner */
+    bool is_owners;      /* Ethernet address, IP address and TCP port of the source are the owner's */
 };
 
 /* What a packet to a server needs of an entry. */

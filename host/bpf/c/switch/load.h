@@ -4,7 +4,7 @@
 
 #include "maps.h"
 
-/* What decides whether owners are silent. */
+/* The clock of silence at a time, and the owner timeout, in ns. */
 struct liveness {
     __u64 clock;
     __u64 timeout;
@@ -103,12 +103,13 @@ struct choice {
     struct liveness at;
     __u64 load;
     __u64 weight;
-    __u32 first;
-    __u32 last;
+    __u32 first; /* id at which the scan begins */
+    __u32 last;  /* highest id; after it the scan continues at 1 */
     __u32 sender;
     __u32 best; /* server id; 0: none found */
 };
 
+/* Called by bpf_loop() for each id: the owner becomes `best` if it has room and less load than the best so far. */
 static long consider(__u64 index, struct choice *choice)
 {
     __u32 id = choice->first + (__u32)index;
@@ -173,6 +174,7 @@ struct position {
     bool is_found;
 };
 
+/* Called by bpf_loop() for each id: counts owners of the service down to the one that is wanted. 1 ends the loop. */
 static long pass_over(__u64 index, struct position *position)
 {
     __u32 id = index;

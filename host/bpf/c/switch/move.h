@@ -4,7 +4,7 @@
 
 #include "table.h"
 
-/* What becomes of a message. */
+/* What the program does with a message. */
 enum outcome {
     ANSWER,
     RELAY_OK,   /* to control->receiver, with status ok */
@@ -12,7 +12,7 @@ enum outcome {
     RACED,      /* another CPU has changed the entry: decide again */
 };
 
-/* An outcome and, for answers, the status. */
+/* A decision in one number: the outcome in the low byte, and for answers the status above it. */
 static __always_inline __u32 answer(enum status status)
 {
     return ANSWER | status << 8;

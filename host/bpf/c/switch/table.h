@@ -58,7 +58,8 @@ static __always_inline bool is_idle(const struct standing *at, __u64 now)
            since(now, at->last_packet) >= IDLE_NS;
 }
 
-/* Step 2: the target of a move is dead, or the move takes too long; the owner keeps the flow. */
+/* Step 2, here and in is_late(): the target of a move is not alive, or the move's lifetime is over. The flow returns to
+ * its owner. */
 static __always_inline bool lacks_target(const struct standing *at, __u64 now)
 {
     return at->state != STATE_OWNED && !is_alive(&at->target, now);
@@ -69,7 +70,7 @@ static __always_inline bool is_late(const struct standing *at, __u64 now)
     return at->state != STATE_OWNED && at->deadline && now >= at->deadline;
 }
 
-/* Step 3: the owner is dead; the flow returns to the original owner. */
+/* Step 3: the owner is not alive. The flow returns to the original owner. */
 static __always_inline bool is_orphan(const struct standing *at, __u8 state, __u64 now)
 {
     return at->owner.server != at->original && state != STATE_HELD && !is_alive(&at->owner, now);
