@@ -116,7 +116,7 @@ pub struct Port {
     pub mac: Mac,
     /// Whether servers are connected to the port, so that control messages may come from it.
     pub is_server: bool,
-    /// The services whose flows the servers of this port may own (tenants: Prism §6).
+    /// The services whose flows the servers of this port may own. Separates tenants (Prism §6).
     pub may_own: Services,
 }
 
@@ -158,7 +158,7 @@ pub struct Server {
     pub port: PortId,
 }
 
-/// An address and TCP port of a server: a service endpoint, or where the server imports connections of one.
+/// An address and TCP port of a server: a service endpoint, or where the server imports connections of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The address and port.
@@ -198,7 +198,8 @@ pub struct Config {
     pub servers: Vec<Server>,
     /// The service endpoints, and where servers import connections.
     pub places: Vec<Place>,
-    /// Time without a heartbeat after which a server is silent: it no longer owns its flows.
+    /// Time without a heartbeat after which a server is silent, and its flows return to their original owners. Measured
+    /// by the clock of silence, which stands still in a pause of the switch.
     pub owner_timeout: Duration,
     /// Maximum number of flows. A reload does not change it.
     pub flows_max: usize,

@@ -99,7 +99,7 @@ pub(crate) struct Owners {
     /// By server id.
     owners: Vec<Owner>,
     clock: RunningClock,
-    /// Number of choices of a target.
+    /// Number of targets chosen by load: the search for the next one begins at another id, so that ties rotate.
     rotation: u32,
     timeout: Duration,
 }

@@ -66,7 +66,7 @@ impl Request {
     }
 }
 
-/// What becomes of a message.
+/// What the switch does with an authentic message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The sender gets an answer.
@@ -80,7 +80,8 @@ pub(super) enum Reply {
 pub(super) enum Fields {
     /// State, generation and owner of the flow's entry; zero without an entry.
     Entry,
-    /// State, generation and owner are zero.
+    /// State, generation and owner are zero: the message was refused before its entry was looked up, or the sender must
+    /// not see the entry.
     Blank,
     /// State is zero, the generation is this one, and the epoch is the switch's.
     Hello { generation: u64 },

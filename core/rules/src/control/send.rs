@@ -96,7 +96,7 @@ fn set_fields(context: &Context<'_>, message: &mut Message<'_>, fields: Fields, 
     }
 }
 
-/// Changes the message of a datagram.
+/// Changes the message in a UDP packet. The checksum is updated later, by [`finish`].
 fn edit(frame: &mut [u8], udp: &Transport, change: impl FnOnce(&mut Message<'_>)) {
     let payload = frame.get_mut(udp.at + UDP_HEADER_BYTES..);
     let view = payload.and_then(|payload| View::of_mut(payload).ok());

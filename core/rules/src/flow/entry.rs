@@ -73,7 +73,7 @@ impl Site {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) target: Site,
-    /// When the move ends by itself.
+    /// End of the move's lifetime: without *own* until then the owner keeps the flow.
     pub(crate) deadline: Time,
 }
 
@@ -291,7 +291,8 @@ impl Entry {
         self.target().map_or(Relation::Other, |target| target.relation_to(server, target.term == term))
     }
 
-    /// Takes the flow from a target or an owner that is not alive any more, and ends a move at its deadline.
+    /// Steps 2 and 3 of settling (docs/switch.md, Entries): ends a move whose target is not alive, or whose deadline
+    /// has passed, and returns the flow of an owner that is not alive to the original owner.
     pub(crate) fn settle(&mut self, now: Time, owners: &mut Owners, generations: &mut Generations) {
         if let Stage::Asked(intent) | Stage::Held(intent) = self.stage {
             let is_alive = intent.target.keeps_flow(owners, now);
