@@ -218,14 +218,10 @@ pub(crate) fn release(
     control: SocketAddr,
     entry: &FlowEntry,
 ) -> Result<bool, String> {
-    let flow = Flow::new(entry.client, entry.service).map_err(|error| error.to_string())?;
+    // The program creates no entry of such a flow. If there is one, it must not keep others from being ended.
+    let Ok(flow) = Flow::new(entry.client, entry.service) else { return Ok(false) };
     let request = Request::Release { flow, generation: entry.generation };
-    let (sequence, frame) = messages.frame(control, request);
-    let frame =
-        tables.handle(&frame)?.ok_or("the program drops the daemon's messages: restart the daemon")?;
-    let answer = messages
-        .answer(sequence, &frame)
-        .map_err(|error| format!("the program's answer to `release` cannot be used: {error:?}"))?;
+    let answer = messages.exchange(control, request, |frame| tables.handle(frame))?;
     match answer.status {
         // No entry: it has ended meanwhile.
         Status::Ok | Status::NoEntry => Ok(true),

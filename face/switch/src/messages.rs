@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::time::{ClockId, clock_gettime};
 use spillway_auth::{SwitchKey, SwitchRejection};
@@ -21,6 +22,7 @@ pub(crate) struct Messages {
     key: SwitchKey,
     epoch: u64,
     sequence: AtomicU64,
+    exchange: Mutex<()>,
 }
 
 /// Why an answer cannot be used.
@@ -35,7 +37,7 @@ pub(crate) enum NoAnswer {
 impl Messages {
     /// Messages for the switch with this epoch, under the key that the program's table of senders has for the daemon.
     pub(crate) fn new(key: SwitchKey, epoch: u64) -> Messages {
-        Messages { key, epoch, sequence: AtomicU64::new(first_sequence()) }
+        Messages { key, epoch, sequence: AtomicU64::new(first_sequence()), exchange: Mutex::new(()) }
     }
 
     /// The key, for the program's table of senders.
@@ -46,6 +48,26 @@ impl Messages {
     /// Start time of the switch in nanoseconds since 1970.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Sends a request to the control endpoint `control`, and reads its answer. `handle` runs the program on a frame.
+    ///
+    /// One exchange at a time: the program refuses a sequence number that is 64 or more below the highest one, and
+    /// several threads send.
+    ///
+    /// # Errors
+    /// `handle` fails, or the program does not answer as it should.
+    pub(crate) fn exchange(
+        &self,
+        control: SocketAddr,
+        request: Request,
+        handle: impl FnOnce(&[u8]) -> Result<Option<Vec<u8>>, String>,
+    ) -> Result<Answer, String> {
+        let _exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+        let (sequence, frame) = self.frame(control, request);
+        let frame = handle(&frame)?.ok_or("the program drops the daemon's messages: restart the daemon")?;
+        self.answer(sequence, &frame)
+            .map_err(|error| format!("the program's answer cannot be used: {error:?}"))
     }
 
     /// The frame of a request to the control endpoint `control`, and its sequence number.

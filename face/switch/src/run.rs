@@ -81,7 +81,10 @@ impl Daemon {
         );
         let running = Arc::new(Running::new(program, messages, config, main.watch().clone()));
         // Before the ports are served, so that already the first status has figures.
-        running.turn().map_err(StartError::Program)?;
+        if let Err(error) = running.turn() {
+            // The program forwards, and the next turn may succeed: no reason to refuse the start.
+            warn!("status has no figures yet: {error}");
+        }
         let control = Arc::new(Control::new(Arc::clone(&running), source));
         let sweeper = start_sweeper(&running, main).map_err(StartError::Host)?;
         let reload = start_reloads(Arc::clone(&control)).map_err(StartError::Host)?;

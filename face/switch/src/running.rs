@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use spillway_bpf::switch::OwnerEntry;
 use spillway_daemon::ThreadWatch;
+use spillway_transport::Time;
 use spillway_wire::switch::ServerId;
 use tracing::{error, info, warn};
 
@@ -203,7 +204,7 @@ fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &S
         id: server.id,
         port: config.interface(server.port).to_owned(),
         key: server.key.as_ref().map_or_else(String::new, |key| key.id().to_string()),
-        is_alive: owner.is_some_and(|owner| !owner.is_silent),
+        is_alive: owner.is_some_and(|owner| is_alive(owner, snapshot.taken, config.owner_timeout)),
         service: owner
             .and_then(|owner| owner.service)
             .map(|service| config.service_name(service.0).to_owned())
@@ -213,6 +214,12 @@ fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &S
         weight: owner.map_or(0, |owner| owner.weight),
         heartbeat_age_ms: owner.map(age),
     }
+}
+
+/// Whether a server is an owner and its last heartbeat is recent. The clock of silence, by which the program decides, stops
+/// when no server at all is heard; operators must see that all servers are silent.
+fn is_alive(owner: &OwnerEntry, now: Time, timeout: Duration) -> bool {
+    owner.term != 0 && now - owner.last_heartbeat <= timeout
 }
 
 /// Logs each port whose state has changed since the last turn: the program has stopped there, or runs again. At the
@@ -237,4 +244,32 @@ fn log_changes(before: &[PortState], after: &[PortState]) {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_alive_while_its_heartbeats_arrive() {
+        let owner = |term, last_heartbeat| OwnerEntry {
+            server: ServerId(1),
+            term,
+            service: None,
+            load: 0,
+            free_places: 0,
+            weight: 0,
+            control_port: 9,
+            last_heartbeat,
+            clock: 0,
+            highest: 1,
+            window: 1,
+            // The clock of silence stands still when no server is heard.
+            is_silent: false,
+        };
+        let (last, timeout) = (Time(5), Duration::from_secs(1));
+        assert!(is_alive(&owner(7, last), last + timeout, timeout));
+        assert!(!is_alive(&owner(7, last), last + timeout + Duration::from_nanos(1), timeout), "too old");
+        assert!(!is_alive(&owner(0, last), last, timeout), "it has said no hello since it lost its term");
+    }
 }

@@ -126,6 +126,19 @@ mod tests {
         assert_eq!((second.ended, second.flows.owned), (ENDED_MAX as u64 + 100, 0));
     }
 
+    /// An entry whose client and service have different families, from tables of another version.
+    #[test]
+    fn an_entry_that_no_message_can_name_stops_no_turn() {
+        let messages = Messages::new(fresh_key().unwrap(), 1);
+        let tables = Memory::new(messages.key());
+        for client in ["10.0.0.7:1", "[2001:db8::7]:1", "10.0.0.7:2"] {
+            tables.add(client, 2, |entry| entry.owner_rst = Some(Time(0)));
+        }
+        let snapshot = sweep(&tables, &messages, control(), 0).unwrap();
+        assert_eq!((snapshot.ended, snapshot.flows.owned), (2, 1));
+        assert_eq!(tables.clients(), ["[2001:db8::7]:1"]);
+    }
+
     #[test]
     fn messages_under_a_wrong_key_are_an_error() {
         let messages = Messages::new(fresh_key().unwrap(), 1);

@@ -1,6 +1,6 @@
 //! *prepare* and *prepared*: the owner asks a target, and the target answers, both through the switch.
 
-use spillway_wire::switch::{ServerId, Status};
+use spillway_wire::switch::{Flow, ServerId, Status};
 
 use super::request::{Context, Relay, Request};
 use super::rights::{check_receiver, check_relation, deadline, named_site};
@@ -97,6 +97,11 @@ fn check_original(request: &Request, service: &Place) -> Result<(), Status> {
         Err(Status::Forbidden)
     } else if request.generation != 0 {
         Err(Status::Stale)
+    } else if request.flow.client.ip().is_unspecified()
+        || Flow::new(request.flow.client, request.flow.service).is_err()
+    {
+        // No packet has such a client, so nothing would ever end the entry.
+        Err(Status::Forbidden)
     } else {
         Ok(())
     }

@@ -186,6 +186,16 @@ static __always_inline bool begin(struct control *control)
     return true;
 }
 
+/* Whether packets can have this client and service: one address family, and an address. */
+static __always_inline bool is_possible(const struct flow_key *key)
+{
+    const __be32 *client = key->client.words;
+
+    if (is_ipv4(&key->client) != is_ipv4(&key->service))
+        return false;
+    return client[3] || (!is_ipv4(&key->client) && (client[0] | client[1] | client[2]));
+}
+
 static __noinline __u32 prepare(struct control *control, struct flow *flow)
 {
     struct entry *entry = &control->entry;
@@ -212,6 +222,8 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
         return answer(status);
     if (generation != named)
         return answer(STATUS_STALE);
+    if (state == STATE_NONE && !is_possible(&control->key))
+        return answer(STATUS_FORBIDDEN);
     is_chosen = names_no_target(&control->message);
     if (is_chosen) {
         if (!choose_site(control))
