@@ -77,7 +77,7 @@ static __noinline __u32 hello(struct control *control, struct owner *owner, cons
         return answer(STATUS_REPLAYED);
     }
     term = new_generation();
-    clock = heard(control->now);
+    clock = advance_silence_clock(control->now);
     bpf_spin_lock(&owner->lock);
     highest = owner->highest;
     is_new = sequence > highest;
@@ -111,7 +111,7 @@ static __noinline __u32 heartbeat(struct control *control, struct owner *owner)
     __be32 free_places;
     bool is_dead;
 
-    clock = heard(control->now);
+    clock = advance_silence_clock(control->now);
     at = liveness_at(control->now);
     is_dead = !term || is_silent(&at, owner);
     __builtin_memcpy(&free_places, message->free_places, sizeof(free_places));
