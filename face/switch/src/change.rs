@@ -1,6 +1,17 @@
 //! What a reload changes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::SwitchConfig;
+
+/// The result of a reload; the same as a helper's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadOutcome {
+    /// A line for each changed key, and each added or removed section.
+    pub changes: Vec<String>,
+    /// Keys whose new values need a restart.
+    pub restart: Vec<String>,
+}
 
 /// Copies the settings that need a restart from `before` to `config`. Returns the keys of those that differ.
 pub(crate) fn keep_restart_settings(before: &SwitchConfig, config: &mut SwitchConfig) -> Vec<String> {
