@@ -82,13 +82,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::tests::{TWO_SERVERS, config, read};
+    use crate::config::tests::{VALID, config, read};
 
     #[test]
     fn differences_are_listed_by_section_and_key() {
         let before = config();
         assert!(differences(&before, &before).is_empty());
-        let text = TWO_SERVERS
+        let text = VALID
             .replace("[[service]]", "[[station]]\nmac = \"02:00:00:00:00:09\"\nport = \"eth0\"\n[[service]]")
             .replace("name = \"b\"", "name = \"c\"")
             .replace("mac = \"02:00:00:00:00:05\"", "mac = \"02:00:00:00:00:15\"");
