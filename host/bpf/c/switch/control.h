@@ -9,11 +9,13 @@
 static __always_inline bool is_control(const struct frame *frame)
 {
     const struct packet *packet = &frame->packet;
-    struct settings *config = only(&settings);
+    struct settings *config;
     struct own_address *own;
 
-    if (frame->parsed != PARSED_PORTS || packet->protocol != IPPROTO_UDP || packet->is_fragment || !config ||
-        packet->local_port != config->control_port)
+    if (frame->parsed != PARSED_PORTS || packet->protocol != IPPROTO_UDP || packet->is_fragment)
+        return false;
+    config = only(&settings);
+    if (!config || packet->local_port != config->control_port)
         return false;
     own = bpf_map_lookup_elem(&own_addresses, &packet->local);
     return own && own->is_control;
