@@ -27,6 +27,7 @@ mod tables;
 mod tcp;
 #[cfg(test)]
 mod test_config;
+pub mod times;
 mod verdict;
 
 pub use address::Address;

@@ -8,10 +8,7 @@ use spillway_wire::switch::ServerId;
 
 use crate::config::{SENDERS_MAX, ServiceId};
 use crate::replay::ReplayWindow;
-
-/// The most by which the clock of silence advances from one heartbeat of any server to the next: during a longer gap
-/// the switch itself may have been paused.
-const GAP_MAX: Duration = Duration::from_millis(100);
+use crate::times::GAP_MAX;
 
 /// Load of an owner that has not sent a heartbeat yet.
 const LOAD_UNKNOWN: u32 = u32::MAX;
@@ -29,7 +26,7 @@ pub(crate) struct Owner {
     /// Time of the last heartbeat or hello, for operators.
     last_heartbeat: Time,
     /// The clock of silence at the last heartbeat or hello, for the timeout.
-    heard: Duration,
+    silence_clock: Duration,
     window: ReplayWindow,
 }
 
@@ -37,13 +34,13 @@ pub(crate) struct Owner {
 /// heartbeat. The clock advances by at most [`GAP_MAX`] from one heartbeat of any server to the next, so a pause of the
 /// switch makes no owner silent.
 #[derive(Clone, Copy, Debug, Default)]
-struct RunningClock {
+struct SilenceClock {
     /// The clock at the last heartbeat, or hello, of any owner.
     running: Duration,
     last_heartbeat: Option<Time>,
 }
 
-impl RunningClock {
+impl SilenceClock {
     /// A heartbeat or a hello has arrived.
     fn advance(&mut self, now: Time) {
         self.running = self.at(now);
@@ -96,9 +93,9 @@ pub struct OwnerView {
 /// All owners.
 #[derive(Clone, Debug)]
 pub(crate) struct Owners {
-    /// By server id.
+    /// The element of a server is at the index of its id.
     owners: Vec<Owner>,
-    clock: RunningClock,
+    clock: SilenceClock,
     /// Number of targets chosen by load: the search for the next one begins at another id, so that ties rotate.
     rotation: u32,
     timeout: Duration,
@@ -108,7 +105,7 @@ impl Owners {
     pub(crate) fn new(timeout: Duration) -> Owners {
         Owners {
             owners: alloc::vec![Owner::default(); SENDERS_MAX],
-            clock: RunningClock::default(),
+            clock: SilenceClock::default(),
             rotation: 0,
             timeout,
         }
@@ -139,9 +136,9 @@ impl Owners {
         self.term(server) != 0 && !self.is_silent(server, now)
     }
 
-    /// Whether a server still has the flows of this term. If it has not because it is silent, its term ends here: the
-    /// caller takes a flow from it, and the answer to its next heartbeat (*no owner*) must show that.
-    pub(crate) fn keeps_flows(&mut self, server: ServerId, term: u64, now: Time) -> bool {
+    /// Whether a server is alive in this term. Ends the term of a server that is silent: the caller takes a flow from the
+    /// server, and the answer to its next heartbeat (*no owner*) must show that.
+    pub(crate) fn alive_or_end_term(&mut self, server: ServerId, term: u64, now: Time) -> bool {
         if term == 0 || self.term(server) != term {
             return false;
         }
@@ -172,7 +169,7 @@ impl Owners {
             service: None,
             report: Report { load: LOAD_UNKNOWN, free_places: 0, weight: 0 },
             last_heartbeat: now,
-            heard: self.clock.running,
+            silence_clock: self.clock.running,
             window: ReplayWindow::after(sequence),
         };
     }
@@ -189,14 +186,14 @@ impl Owners {
         report: Report,
     ) -> Result<(), NoOwner> {
         self.clock.advance(now);
-        let (is_live, heard) = (self.is_live(server, now), self.clock.running);
+        let (is_live, silence_clock) = (self.is_live(server, now), self.clock.running);
         let owner = self.owner_mut(server);
         if !is_live {
             owner.term = 0;
             return Err(NoOwner);
         }
         (owner.service, owner.report) = (Some(service), report);
-        (owner.last_heartbeat, owner.heard) = (now, heard);
+        (owner.last_heartbeat, owner.silence_clock) = (now, silence_clock);
         Ok(())
     }
 
@@ -261,7 +258,7 @@ impl Owners {
     }
 
     fn is_silent(&self, server: ServerId, now: Time) -> bool {
-        self.clock.at(now).saturating_sub(self.owner(server).heard) > self.timeout
+        self.clock.at(now).saturating_sub(self.owner(server).silence_clock) > self.timeout
     }
 
     fn owner(&self, server: ServerId) -> &Owner {
@@ -323,13 +320,13 @@ mod tests {
     #[test]
     fn a_server_that_loses_a_flow_loses_its_term() {
         let mut owners = owners();
-        assert!(owners.keeps_flows(OTHER, 12, at(0)));
-        assert!(!owners.keeps_flows(OTHER, 11, at(0)), "another term");
-        assert!(!owners.keeps_flows(ServerId(3), 0, at(0)), "no term");
+        assert!(owners.alive_or_end_term(OTHER, 12, at(0)));
+        assert!(!owners.alive_or_end_term(OTHER, 11, at(0)), "another term");
+        assert!(!owners.alive_or_end_term(ServerId(3), 0, at(0)), "no term");
         (1..=101).for_each(|number| beat(&mut owners, ONE, 10 * number).unwrap());
-        assert!(!owners.keeps_flows(OTHER, 11, at(1010)));
+        assert!(!owners.alive_or_end_term(OTHER, 11, at(1010)));
         assert_eq!(owners.term(OTHER), 12, "nothing was taken from this term");
-        assert!(!owners.keeps_flows(OTHER, 12, at(1010)));
+        assert!(!owners.alive_or_end_term(OTHER, 12, at(1010)));
         assert_eq!(owners.term(OTHER), 0);
     }
 

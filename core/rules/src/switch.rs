@@ -151,8 +151,9 @@ impl Switch {
         let Switch { tables, state, .. } = self;
         // The source decides first. A segment of a server that is a client of another service has no place as its
         // source.
-        match tables.place(segment.source).copied().filter(|_| tables.is_server_port(port)) {
-            Some(place) => tcp::from_place(tables, state, now, port, frame, (packet, segment), place),
+        let place = if tables.is_server_port(port) { tables.place(segment.source) } else { None };
+        match place {
+            Some(&place) => tcp::from_place(tables, state, now, port, frame, (packet, segment), place),
             None => tcp::from_client(tables, state, now, port, frame, packet, segment),
         }
     }

@@ -13,8 +13,8 @@ use crate::state::State;
 use crate::tables::Tables;
 use crate::verdict::{Decision, Verdict};
 
-/// Why a server's packet passes (rule 4a).
-enum Heard {
+/// The source of a server's packet that passes (rule 4a).
+enum Source {
     /// The flow has no entry, and the sender is its original owner.
     Original,
     /// The sender is the entry's owner. Its packet is rewritten, so that it seems to come from the original owner.
@@ -31,10 +31,10 @@ pub(crate) fn from_place(
     (packet, tcp): (&Packet, &Transport),
     place: Place,
 ) -> Decision {
-    match hear(tables, state, now, port, frame, (packet, tcp), place) {
+    match check_source(tables, state, now, port, frame, (packet, tcp), place) {
         Err(verdict) => Decision::drop(verdict),
-        Ok(Heard::Original) => forward::plain(tables, port, frame, packet),
-        Ok(Heard::Owner { original_mac }) => {
+        Ok(Source::Original) => forward::plain(tables, port, frame, packet),
+        Ok(Source::Owner { original_mac }) => {
             rewrite::set_tcp_end(frame, packet.network, tcp, End::Source, place.service);
             rewrite::set_source_mac(frame, original_mac);
             let decision = forward::plain(tables, port, frame, packet);
@@ -48,7 +48,7 @@ pub(crate) fn from_place(
 
 /// Whether a server's packet passes; the error is the verdict with which it is dropped. Records FIN, RST and time in
 /// the entry.
-fn hear(
+fn check_source(
     tables: &Tables,
     state: &mut State,
     now: Time,
@@ -56,13 +56,13 @@ fn hear(
     frame: &[u8],
     (packet, tcp): (&Packet, &Transport),
     place: Place,
-) -> Result<Heard, Verdict> {
+) -> Result<Source, Verdict> {
     let mac = source_mac(frame).map_err(|Short| Verdict::DropShort)?;
     let server_on_port = |server| tables.sender(server).filter(|server| server.port == port);
     let key = FlowKey { client: tcp.target, service: place.service };
     let Some(entry) = state.settled(key, now) else {
         let original = server_on_port(place.server).filter(|server| place.is_endpoint() && server.mac == mac);
-        return original.map(|_| Heard::Original).ok_or(Verdict::DropNotOwner);
+        return original.map(|_| Source::Original).ok_or(Verdict::DropNotOwner);
     };
     let owner = entry.owner();
     if server_on_port(owner.server).is_none() || owner.mac != mac || owner.at != tcp.source {
@@ -75,7 +75,7 @@ fn hear(
         return Err(Verdict::DropNotOwner);
     }
     entry.owner_packet(now, &unfragmented(frame, packet, tcp)?);
-    Ok(Heard::Owner { original_mac: entry.original().mac })
+    Ok(Source::Owner { original_mac: entry.original().mac })
 }
 
 /// Any other TCP packet (rule 4b): a client's, if the flow has an entry.

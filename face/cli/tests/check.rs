@@ -77,12 +77,16 @@ fn check_without_keys_reads_no_key_files() {
 
 #[test]
 fn reference_equals_the_configuration_page() {
-    let (code, reference, _) = spillway(&["check", "--reference"]);
+    assert_reference(&["check", "--reference"], "docs/configuration.md");
+}
+
+fn assert_reference(arguments: &[&str], page: &str) {
+    let (code, reference, _) = spillway(arguments);
     assert_eq!(code, Some(0));
-    let page = fs::read_to_string(project("docs/configuration.md")).unwrap();
     assert!(
-        page == reference,
-        "docs/configuration.md differs from the reference; write it with: spillway check --reference > docs/configuration.md"
+        fs::read_to_string(project(page)).unwrap() == reference,
+        "{page} differs from the reference; write it with: spillway {} > {page}",
+        arguments.join(" ")
     );
 }
 
@@ -128,14 +132,11 @@ fn a_switchs_file_is_told_from_a_helpers() {
 
 #[test]
 fn reference_of_switches_equals_its_page() {
-    let (code, reference, _) = spillway(&["check", "--reference", "switch"]);
-    assert_eq!(code, Some(0));
-    let page = fs::read_to_string(project("docs/switch-configuration.md")).unwrap();
-    assert!(
-        page == reference,
-        "docs/switch-configuration.md differs from the reference; write it with: spillway check --reference switch > \
-         docs/switch-configuration.md"
-    );
+    assert_reference(&["check", "--reference", "switch"], "docs/switch-configuration.md");
+}
+
+fn unit_text(name: &str) -> String {
+    fs::read_to_string(project("packaging/systemd").join(name)).unwrap()
 }
 
 #[test]
@@ -152,7 +153,7 @@ fn the_sidecars_unit_is_valid_and_hardened() {
 #[test]
 fn the_switchs_unit_is_hardened_and_gives_exactly_its_privileges() {
     let name = "spillway-switch.service";
-    let unit = fs::read_to_string(project("packaging/systemd").join(name)).unwrap();
+    let unit = unit_text(name);
     let capabilities: Vec<&str> = unit.lines().filter(|line| line.contains("CAP_")).collect();
     assert_eq!(
         capabilities,
@@ -164,8 +165,7 @@ fn the_switchs_unit_is_hardened_and_gives_exactly_its_privileges() {
 /// A helper on the engine xdp needs these privileges, and no others.
 #[test]
 fn the_drop_in_for_the_engine_xdp_gives_exactly_its_privileges() {
-    let drop_in =
-        fs::read_to_string(project("packaging/systemd/spillway-helper.service.d/xdp.conf")).unwrap();
+    let drop_in = unit_text("spillway-helper.service.d/xdp.conf");
     let settings: Vec<&str> =
         drop_in.lines().filter(|line| !line.is_empty() && !line.starts_with(['#', '['])).collect();
     let capabilities = "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF";
@@ -184,14 +184,14 @@ fn the_drop_in_for_the_engine_xdp_gives_exactly_its_privileges() {
 
 /// A unit without any capability.
 fn is_valid_and_hardened(name: &str, user: &str) {
-    let unit = fs::read_to_string(project("packaging/systemd").join(name)).unwrap();
+    let unit = unit_text(name);
     assert!(unit.lines().any(|line| line == "CapabilityBoundingSet="));
     assert_unit(name, user, "15");
 }
 
 /// `exposure_max`: ten times the highest exposure in the scale of systemd-analyze.
 fn assert_unit(name: &str, user: &str, exposure_max: &str) {
-    let unit = fs::read_to_string(project("packaging/systemd").join(name)).unwrap();
+    let unit = unit_text(name);
     for line in ["Type=notify", "NoNewPrivileges=yes", "ProtectSystem=strict", user] {
         assert!(unit.lines().any(|other| other == line), "{line}");
     }

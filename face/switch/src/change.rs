@@ -1,6 +1,17 @@
 //! What a reload changes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::SwitchConfig;
+
+/// The result of a reload; the same as a helper's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReloadOutcome {
+    /// A line for each changed key, and each added or removed section.
+    pub changes: Vec<String>,
+    /// Keys whose new values need a restart.
+    pub restart: Vec<String>,
+}
 
 /// Copies the settings that need a restart from `before` to `config`. Returns the keys of those that differ.
 pub(crate) fn keep_restart_settings(before: &SwitchConfig, config: &mut SwitchConfig) -> Vec<String> {
@@ -71,13 +82,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::tests::{TWO_SERVERS, config, read};
+    use crate::config::tests::{VALID, config, read};
 
     #[test]
     fn differences_are_listed_by_section_and_key() {
         let before = config();
         assert!(differences(&before, &before).is_empty());
-        let text = TWO_SERVERS
+        let text = VALID
             .replace("[[service]]", "[[station]]\nmac = \"02:00:00:00:00:09\"\nport = \"eth0\"\n[[service]]")
             .replace("name = \"b\"", "name = \"c\"")
             .replace("mac = \"02:00:00:00:00:05\"", "mac = \"02:00:00:00:00:15\"");

@@ -16,6 +16,8 @@ use crate::metrics;
 use crate::running::Running;
 use crate::status::SwitchStatus;
 
+pub use crate::change::ReloadOutcome;
+
 /// Reads the settings at each reload. Its error texts contain the operator's next step.
 pub type SettingsSource = Box<dyn FnMut() -> Result<SwitchConfig, String> + Send>;
 
@@ -30,14 +32,14 @@ pub enum Request {
     Status {},
     /// List flows: answered with [`Flows`].
     Flows {
-        /// Which flows.
+        /// The flows to list.
         selection: Selection,
         /// Maximum number of listed flows.
         limit: usize,
     },
     /// End the entries of flows: answered with [`Cleared`].
     ClearFlows {
-        /// Which flows.
+        /// The flows to clear.
         selection: Selection,
     },
     /// Read the configuration again and apply it: answered with [`ReloadOutcome`].
@@ -52,15 +54,6 @@ pub enum Request {
         #[serde(default)]
         lasts_ms: Option<u64>,
     },
-}
-
-/// The result of a reload; the same as a helper's.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReloadOutcome {
-    /// A line for each changed key, and each added or removed section.
-    pub changes: Vec<String>,
-    /// Keys whose new values need a restart.
-    pub restart: Vec<String>,
 }
 
 pub(crate) struct Control {

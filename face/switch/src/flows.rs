@@ -52,7 +52,7 @@ impl fmt::Display for Client {
     }
 }
 
-/// Which flows a request is about.
+/// The flows that a request lists or clears.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Selection {
@@ -94,7 +94,7 @@ pub struct FlowStatus {
     pub original: SiteStatus,
     /// Time since the last packet.
     pub idle_ms: u64,
-    /// Time until the move ends by itself.
+    /// Time until the move's deadline, after which the flow returns to its owner.
     pub deadline_ms: Option<u64>,
     /// Whether the client has sent its FIN.
     pub client_fin: bool,
@@ -128,7 +128,7 @@ pub struct Cleared {
 
 /// A selection that was checked against the configuration.
 struct Filter<'a> {
-    /// Number and endpoints of the service.
+    /// The selected service; `None` selects all.
     service: Option<&'a crate::config::Service>,
     client: Option<Client>,
 }

@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
+use spillway_bpf::switch::PINS;
 
 use crate::start_error::StartError;
-
-/// The directory of all switches' pinned tables, in the kernel's BPF file system.
-const PINS: &str = "/sys/fs/bpf/spillway";
 
 /// The directory of a switch's pinned tables.
 pub(crate) fn pin_directory(name: &str) -> PathBuf {

@@ -47,7 +47,7 @@ impl Program {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let new_epoch = u64::try_from(now.as_nanos()).unwrap_or(0);
         let mut switch =
-            Switch::open_or_create_at(directory, rules, new_epoch).map_err(|error| error.to_string())?;
+            Switch::open_or_create(directory, rules, new_epoch).map_err(|error| error.to_string())?;
         let epoch = switch.epoch();
         let is_adopted = epoch != new_epoch;
         if let Err(why) = attach_all(&mut switch, config) {

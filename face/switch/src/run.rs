@@ -30,13 +30,12 @@ use crate::start_error::StartError;
 /// Another daemon runs, the program cannot be loaded or attached, or a port cannot be bound.
 pub fn run(config: SwitchConfig, source: SettingsSource) -> Result<ExitCode, StartError> {
     let main = MainThread::new().map_err(StartError::Host)?;
-    let daemon = Daemon::start(config, source, &main)?;
+    let mut daemon = Daemon::start(config, source, &main)?;
     // Attaching to an interface, also at a reload, needs CAP_NET_ADMIN; the tables need CAP_BPF; reading key files may
     // need others. CAP_NET_RAW is never needed.
     keep_capabilities(!CapabilitySet::NET_RAW).map_err(StartError::Host)?;
     let control = Arc::clone(&daemon.control);
     control.manager().ready(&control.status().summary());
-    let mut daemon = daemon;
     Ok(main.run(&mut daemon, control.manager()))
 }
 

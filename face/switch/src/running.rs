@@ -10,9 +10,8 @@ use spillway_transport::Time;
 use spillway_wire::switch::ServerId;
 use tracing::{error, info, warn};
 
-use crate::change::{differences, keep_restart_settings};
+use crate::change::{ReloadOutcome, differences, keep_restart_settings};
 use crate::config::SwitchConfig;
-use crate::control::ReloadOutcome;
 use crate::messages::Messages;
 use crate::program::{PortState, Program, warn_of_generic_mode};
 use crate::status::{FlowsStatus, PortStatus, ServerStatus, ServiceStatus, SwitchStatus};
@@ -75,8 +74,8 @@ impl Running {
     /// Applies new settings. The caller makes sure that changes do not overlap.
     ///
     /// # Errors
-    /// The settings cannot be applied. The old ones are in force again; if restoring them failed, too, the error says
-    /// so.
+    /// The settings cannot be applied. The old ones are in force again, unless restoring them failed, too: the error then
+    /// contains both causes.
     pub(crate) fn change(&self, mut config: SwitchConfig) -> Result<ReloadOutcome, String> {
         let before = self.config();
         let restart = keep_restart_settings(&before, &mut config);

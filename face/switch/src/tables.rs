@@ -1,9 +1,8 @@
 //! What the daemon needs of the program: its tables, its clock, and a way to give it control messages.
 
-use std::time::Duration;
-
 use spillway_bpf::switch::{FlowEntry, OwnerEntry};
 use spillway_rules::VerdictCounters;
+use spillway_rules::times::Activity;
 use spillway_transport::Time;
 use spillway_wire::switch::FlowState;
 
@@ -27,28 +26,18 @@ pub(crate) trait Tables: Send + Sync + 'static {
     fn now(&self) -> Time;
 }
 
-/// Time after the owner's RST at which an entry ends.
-const AFTER_RESET: Duration = Duration::from_secs(1);
-/// Time without a packet after which an entry with both FINs ends.
-const AFTER_FINS: Duration = Duration::from_secs(60);
-/// Time without a packet after which the entry of a flow that has returned to its original server ends: such an entry
-/// is redundant.
-const AFTER_RETURN: Duration = Duration::from_secs(600);
-
 /// Whether the connection of an entry has ended, so that the program removes the entry at its next use.
 pub(crate) fn has_ended(entry: &FlowEntry, now: Time) -> bool {
-    let is_over = |since: Time, time: Duration| now - since >= time;
-    let is_closed = entry.has_client_fin && entry.has_owner_fin;
-    entry.owner_rst.is_some_and(|reset| is_over(reset, AFTER_RESET))
-        || is_closed && is_over(entry.last_packet, AFTER_FINS)
-        || has_returned(entry) && is_over(entry.last_packet, AFTER_RETURN)
-}
-
-/// Whether the original server owns the flow at the service's own endpoint.
-fn has_returned(entry: &FlowEntry) -> bool {
-    entry.state == FlowState::Owned
+    let has_returned = entry.state == FlowState::Owned
         && entry.owner.server == entry.original.server
-        && entry.owner.at == entry.service
+        && entry.owner.at == entry.service;
+    let activity = Activity {
+        last_packet: entry.last_packet,
+        owner_rst: entry.owner_rst,
+        has_both_fins: entry.has_client_fin && entry.has_owner_fin,
+        has_returned,
+    };
+    activity.has_ended(now)
 }
 
 /// Tables in memory, for tests.
@@ -57,6 +46,7 @@ pub(crate) mod memory {
     use std::collections::BTreeMap;
     use std::net::SocketAddr;
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use spillway_auth::SwitchKey;
     use spillway_bpf::switch::Site;
@@ -183,6 +173,8 @@ pub(crate) mod memory {
 
 #[cfg(test)]
 mod tests {
+    use spillway_rules::times::{AFTER_FINS, AFTER_RETURN, AFTER_RST};
+
     use super::memory::{Memory, NOW, before_now};
     use super::*;
 
@@ -200,8 +192,8 @@ mod tests {
             (entry.has_client_fin, entry.has_owner_fin) = (true, true);
             entry.last_packet = before_now(AFTER_FINS);
         }));
-        assert!(!ended(|entry| entry.owner_rst = Some(before_now(AFTER_RESET / 2))));
-        assert!(ended(|entry| entry.owner_rst = Some(before_now(AFTER_RESET))));
+        assert!(!ended(|entry| entry.owner_rst = Some(before_now(AFTER_RST / 2))));
+        assert!(ended(|entry| entry.owner_rst = Some(before_now(AFTER_RST))));
         // An idle entry ends only if the original server owns the flow: only then it is redundant.
         assert!(!ended(|entry| entry.last_packet = Time(0)));
         assert!(ended(|entry| (entry.owner, entry.last_packet) = (entry.original, before_now(AFTER_RETURN))));

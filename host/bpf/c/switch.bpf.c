@@ -43,7 +43,7 @@ static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
 
 /* Whether the frame may carry TCP behind headers that the program does not parse. Its receiver may parse them, so a
  * server could send under a service's address without the check of the owner (rule 4a). */
-static __always_inline bool hides_ports(const struct frame *frame)
+static __always_inline bool may_hide_tcp(const struct frame *frame)
 {
     return frame->parsed == PARSED_LONG_CHAIN || frame->packet.has_more_tags;
 }
@@ -74,7 +74,7 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
         if (verdict != UNDECIDED)
             return verdict;
     }
-    if (frame->port.is_server && hides_ports(frame))
+    if (frame->port.is_server && may_hide_tcp(frame))
         return DROP_NOT_OWNER;
     verdict = forward(context, frame);
     return frame->from_owner && (verdict == SWITCHED || verdict == ROUTED) ? FROM_OWNER : verdict;

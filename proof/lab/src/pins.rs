@@ -5,13 +5,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::LabError;
+use spillway_bpf::switch::PINS;
 
-const DIRECTORY: &str = "/sys/fs/bpf/spillway";
+use crate::LabError;
 
 /// The names of all pinned switches on this machine, cut at the first underscore.
 pub(crate) fn names() -> Vec<String> {
-    let Ok(entries) = fs::read_dir(DIRECTORY) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(PINS) else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.map(|name| name.split('_').next().unwrap_or_default().to_owned()).collect()
 }
@@ -19,7 +19,7 @@ pub(crate) fn names() -> Vec<String> {
 /// Removes the pins of a run's switches, and returns their number. The kernel then detaches and frees what nothing else
 /// uses.
 pub(crate) fn remove(run: &str) -> Result<usize, LabError> {
-    remove_in(Path::new(DIRECTORY), run)
+    remove_in(Path::new(PINS), run)
 }
 
 fn remove_in(directory: &Path, run: &str) -> Result<usize, LabError> {

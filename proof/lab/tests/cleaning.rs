@@ -6,15 +6,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use spillway_bpf::switch::PINS;
 use spillway_lab::{Forwarding, HostOptions, Lab, LabOptions, Launch, unavailable};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Environment variable of the child process: `exit` makes it exit, `signal` wait for a signal, `switch-signal` wait for a
 /// signal with a lab of switches.
 const HOLD: &str = "SPILLWAY_LAB_TEST_HOLD";
-
-/// Where daemons of switches pin their programs, if the machine has bpffs.
-const PINS: &str = "/sys/fs/bpf/spillway";
 
 fn skipped() -> bool {
     let reason = unavailable();

@@ -28,7 +28,7 @@ pub struct Case {
 /// One step of a case.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Where it is written.
+    /// Position of the step in its file.
     pub position: Position,
     /// Time in nanoseconds.
     pub now_ns: u64,

@@ -102,7 +102,7 @@ pub struct FlowRow {
     pub target: Option<Site>,
     /// Original owner.
     pub original: Site,
-    /// When asked or held ends; 0: never.
+    /// Deadline of the move of an asked or held flow; 0: owned.
     pub deadline_ns: u64,
     /// Last packet.
     pub last_packet_ns: u64,
@@ -112,7 +112,7 @@ pub struct FlowRow {
     pub owner_fin: bool,
     /// End of the client's last segment with FIN, until the owner has acknowledged one.
     pub claim: Option<u32>,
-    /// When the owner sent RST.
+    /// Time of the owner's first RST.
     pub reset_ns: Option<u64>,
 }
 

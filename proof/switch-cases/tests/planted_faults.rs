@@ -118,7 +118,7 @@ fn random_sequences_find_planted_faults() {
     }
 }
 
-/// Each frame's check would be in vain if frames were not compared with those that were built here.
+/// Most steps compare a frame with one that was built here.
 #[test]
 fn most_steps_are_frames() {
     let files = read_folder(&folder()).unwrap_or_else(|error| panic!("{error}"));

@@ -40,9 +40,9 @@ pub(super) fn handle(
 
 /// How a message that was accepted is completed.
 enum Change {
-    /// By the answer to the sender.
+    /// The sender gets the answer.
     Done,
-    /// By another server, to which the message is relayed.
+    /// The message is relayed to another server, which completes the exchange.
     Relay(Relay),
 }
 

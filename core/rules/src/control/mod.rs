@@ -52,14 +52,13 @@ pub(crate) fn handle(
     };
     let request = Request::new(id, &view);
     let reply = decide(&context, state, &request, &view);
+    let entry = state.flows.get(&request.flow);
     match reply {
         Reply::Answer(status, fields) => {
-            let entry = state.flows.get(&request.flow);
             send::answer(&context, frame, (packet, udp), (status, fields, entry));
             Decision { verdict: Verdict::Answered, action: Action::Answer }
         }
         Reply::Relay(relay) => {
-            let entry = state.flows.get(&request.flow);
             let egress = send::relay(&context, state, frame, (packet, udp), (&relay, entry));
             Decision::to(Verdict::Relayed, egress)
         }

@@ -20,8 +20,8 @@ pub(super) fn hold(context: &Context<'_>, state: &mut State, request: &Request) 
     if !state.owners.is_live(target.server, context.now) {
         return Err(Status::NoOwner);
     }
-    let intent = Move { target, deadline };
-    entry.hold(intent, state.generations.next());
+    let pending_move = Move { target, deadline };
+    entry.hold(pending_move, state.generations.next());
     state.flows.replace(request.flow, entry);
     Ok(())
 }
@@ -36,17 +36,17 @@ pub(super) fn own(state: &mut State, request: &Request) -> Result<(), Status> {
     if (as_owner, as_target) == (Relation::Other, Relation::Other) {
         return Err(Status::Forbidden);
     }
-    let intent = match entry.stage() {
+    let pending_move = match entry.stage() {
         // A repetition: the answer may have been lost.
         Stage::Owned if as_owner == Relation::Same && entry.replaced() == request.generation => return Ok(()),
         Stage::Owned => return Err(Status::Stale),
-        Stage::Asked(intent) | Stage::Held(intent) => intent,
+        Stage::Asked(pending_move) | Stage::Held(pending_move) => pending_move,
     };
     if entry.generation() != request.generation {
         return Err(Status::Stale);
     }
     if entry.is_held() && as_target == Relation::Same {
-        entry.take_over(intent.target, state.generations.next());
+        entry.take_over(pending_move.target, state.generations.next());
     } else if as_owner == Relation::Same {
         entry.own(*entry.owner(), state.generations.next());
     } else {

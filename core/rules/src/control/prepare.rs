@@ -36,16 +36,16 @@ pub(super) fn prepare(
     }
     state.owners.take_place(target.server);
     let generation = state.generations.next();
-    let intent = Move { target, deadline };
+    let pending_move = Move { target, deadline };
     match entry {
         Some(mut entry) => {
-            entry.ask(intent, generation);
+            entry.ask(pending_move, generation);
             state.flows.replace(request.flow, entry);
         }
         None => {
             let mac = context.sender.mac;
             let original = Site { at: service.at, mac, server: request.sender, term };
-            let entry = Entry::asked(original, intent, generation, context.now);
+            let entry = Entry::asked(original, pending_move, generation, context.now);
             state.flows.insert(request.flow, entry).map_err(|Full| Status::Full)?;
         }
     }
@@ -86,9 +86,9 @@ pub(super) fn prepared(context: &Context<'_>, state: &mut State, request: &Reque
 
 /// The target of a move that the same prepare has begun before.
 fn repeated_target(entry: &Entry, request: &Request, term: u64) -> Option<Site> {
-    let (Stage::Asked(intent) | Stage::Held(intent)) = entry.stage() else { return None };
+    let (Stage::Asked(pending_move) | Stage::Held(pending_move)) = entry.stage() else { return None };
     let is_owner = entry.relation_to_owner(request.sender, term) == Relation::Same;
-    (is_owner && entry.replaced() == request.generation).then_some(intent.target)
+    (is_owner && entry.replaced() == request.generation).then_some(pending_move.target)
 }
 
 /// Whether a flow without entry is the sender's to move.

@@ -3,23 +3,19 @@
 use core::time::Duration;
 
 use spillway_transport::Time;
-use spillway_wire::switch::{ServerId, Status};
+use spillway_wire::switch::{LIFETIME_MS_MAX, ServerId, Status};
 
 use super::request::{Context, Request};
 use crate::config::Place;
 use crate::flow::{Relation, Site};
 use crate::load::Owners;
 
-/// The longest life of a move that is not confirmed.
-const LIFETIME_MAX: Duration = Duration::from_secs(60);
-
-/// The time at which a move ends by itself.
+/// The deadline after which the flow of a move that is not confirmed returns to its owner.
 pub(super) fn deadline(context: &Context<'_>, request: &Request) -> Result<Time, Status> {
-    let lifetime = Duration::from_millis(request.lifetime_ms.into());
-    if lifetime.is_zero() || lifetime > LIFETIME_MAX {
+    if !(1..=LIFETIME_MS_MAX).contains(&request.lifetime_ms) {
         return Err(Status::Forbidden);
     }
-    Ok(context.now + lifetime)
+    Ok(context.now + Duration::from_millis(request.lifetime_ms.into()))
 }
 
 /// The service of a message, if the servers of the ingress port may own its flows. The daemon's port owns none.

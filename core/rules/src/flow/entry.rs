@@ -1,7 +1,5 @@
 //! One flow's entry: its owner, and the move that is under way.
 
-use core::time::Duration;
-
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{self, Endpoint, FlowState, ServerId};
@@ -9,15 +7,8 @@ use spillway_wire::switch::{self, Endpoint, FlowState, ServerId};
 use super::Generations;
 use crate::load::Owners;
 use crate::parse::Segment;
+use crate::times::Activity;
 
-/// Time after the owner's RST at which an entry ends: the RST may have been lost, and the client's next packet must
-/// still reach the owner.
-const AFTER_RST: Duration = Duration::from_secs(1);
-/// Time without a packet after which an entry with both FINs ends.
-const AFTER_FINS: Duration = Duration::from_secs(60);
-/// Time without a packet after which a redundant entry ends: its flow is back at the original owner, as without an
-/// entry.
-const AFTER_RETURN: Duration = Duration::from_secs(600);
 /// Value of [`Entry::replaced`] that no message can name: after *hold*, and after a return to the original owner.
 pub(crate) const REPLACED_NONE: u64 = u64::MAX;
 
@@ -50,9 +41,9 @@ pub(crate) enum Relation {
 }
 
 impl Site {
-    /// Whether the site's server still has its flows. See [`Owners::keeps_flows`].
-    fn keeps_flow(&self, owners: &mut Owners, now: Time) -> bool {
-        owners.keeps_flows(self.server, self.term, now)
+    /// Whether the site's server is alive in the site's term. See [`Owners::alive_or_end_term`].
+    fn alive_or_end_term(&self, owners: &mut Owners, now: Time) -> bool {
+        owners.alive_or_end_term(self.server, self.term, now)
     }
 
     fn relation_to(&self, server: ServerId, is_same_term: bool) -> Relation {
@@ -73,7 +64,7 @@ impl Site {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Move {
     pub(crate) target: Site,
-    /// End of the move's lifetime: without *own* until then the owner keeps the flow.
+    /// Deadline after which the flow returns to its owner, unless the target has sent *own* before.
     pub(crate) deadline: Time,
 }
 
@@ -88,7 +79,8 @@ pub(crate) enum Stage {
     Held(Move),
 }
 
-/// The client's FIN. Anybody can forge one, so it counts only when the owner has acknowledged it.
+/// The client's FIN. A host that does not know the sequence number can forge one, so
+/// it counts only when the owner has acknowledged it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientFin {
     None,
@@ -115,9 +107,9 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// The entry of a flow whose original owner begins a move.
-    pub(crate) fn asked(original: Site, intent: Move, generation: u64, now: Time) -> Entry {
+    pub(crate) fn asked(original: Site, pending_move: Move, generation: u64, now: Time) -> Entry {
         Entry {
-            stage: Stage::Asked(intent),
+            stage: Stage::Asked(pending_move),
             generation,
             replaced: 0,
             owner: original,
@@ -164,14 +156,14 @@ impl Entry {
     pub(crate) fn target(&self) -> Option<&Site> {
         match &self.stage {
             Stage::Owned => None,
-            Stage::Asked(intent) | Stage::Held(intent) => Some(&intent.target),
+            Stage::Asked(pending_move) | Stage::Held(pending_move) => Some(&pending_move.target),
         }
     }
 
-    /// Where the client's packets go.
+    /// The site to which the client's packets go.
     pub(crate) fn receiver(&self) -> &Site {
         match &self.stage {
-            Stage::Held(intent) => &intent.target,
+            Stage::Held(pending_move) => &pending_move.target,
             Stage::Owned | Stage::Asked(_) => &self.owner,
         }
     }
@@ -215,26 +207,26 @@ impl Entry {
     }
 
     /// A target is asked to import the connection.
-    pub(crate) fn ask(&mut self, intent: Move, generation: u64) {
+    pub(crate) fn ask(&mut self, pending_move: Move, generation: u64) {
         debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
         self.replaced = self.generation;
-        (self.stage, self.generation) = (Stage::Asked(intent), generation);
+        (self.stage, self.generation) = (Stage::Asked(pending_move), generation);
     }
 
     /// The target that was asked is ready to import, at the site `target`, which may differ from the one that was
     /// asked. The generation stays.
     pub(crate) fn hold_asked(&mut self, target: Site) {
         debug_assert!(matches!(self.stage, Stage::Asked(_)), "only a target that was asked becomes ready");
-        if let Stage::Asked(intent) = self.stage {
-            self.stage = Stage::Held(Move { target, ..intent });
+        if let Stage::Asked(pending_move) = self.stage {
+            self.stage = Stage::Held(Move { target, ..pending_move });
         }
     }
 
     /// The owner directs packets to a target without *prepare*.
-    pub(crate) fn hold(&mut self, intent: Move, generation: u64) {
+    pub(crate) fn hold(&mut self, pending_move: Move, generation: u64) {
         debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
         self.replaced = REPLACED_NONE;
-        (self.stage, self.generation) = (Stage::Held(intent), generation);
+        (self.stage, self.generation) = (Stage::Held(pending_move), generation);
     }
 
     /// The target owns the flow. An RST of the previous owner no longer ends the entry: the connection has moved.
@@ -269,14 +261,18 @@ impl Entry {
         }
     }
 
-    /// Whether the connection has ended, or the entry is redundant (see [`AFTER_RETURN`]).
+    /// Step 1 of settling: see [`Activity::has_ended`].
     pub(crate) fn has_ended(&self, now: Time) -> bool {
-        let silence = now - self.last_packet;
-        let is_reset = self.owner_rst.is_some_and(|rst| now - rst >= AFTER_RST);
         let has_returned = self.stage == Stage::Owned
             && self.owner.server == self.original.server
             && self.owner.at == self.original.at;
-        is_reset || self.has_both_fins() && silence >= AFTER_FINS || has_returned && silence >= AFTER_RETURN
+        let activity = Activity {
+            last_packet: self.last_packet,
+            owner_rst: self.owner_rst,
+            has_both_fins: self.has_both_fins(),
+            has_returned,
+        };
+        activity.has_ended(now)
     }
 
     /// Whether the owner's site is that of a server in this term. For the original owner every term counts as the same:
@@ -294,15 +290,15 @@ impl Entry {
     /// Steps 2 and 3 of settling (docs/switch.md, Entries): ends a move whose target is not alive, or whose deadline
     /// has passed, and returns the flow of an owner that is not alive to the original owner.
     pub(crate) fn settle(&mut self, now: Time, owners: &mut Owners, generations: &mut Generations) {
-        if let Stage::Asked(intent) | Stage::Held(intent) = self.stage {
-            let is_alive = intent.target.keeps_flow(owners, now);
-            if !is_alive || now >= intent.deadline {
+        if let Stage::Asked(pending_move) | Stage::Held(pending_move) = self.stage {
+            let is_alive = pending_move.target.alive_or_end_term(owners, now);
+            if !is_alive || now >= pending_move.deadline {
                 self.own(self.owner, generations.next());
             }
         }
         // Still held here: the target is alive, and takes the flow over before the deadline or loses it then.
         let has_moved = self.owner.server != self.original.server;
-        if has_moved && !self.is_held() && !self.owner.keeps_flow(owners, now) {
+        if has_moved && !self.is_held() && !self.owner.alive_or_end_term(owners, now) {
             self.own(self.original, generations.next());
             self.replaced = REPLACED_NONE;
         }

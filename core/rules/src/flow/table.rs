@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, hash_map};
 use spillway_transport::Time;
 
 use super::{Entry, FlowKey, FlowView, Generations};
@@ -38,11 +38,12 @@ impl Flows {
         owners: &mut Owners,
         generations: &mut Generations,
     ) -> Option<&mut Entry> {
-        if self.entries.get(&key)?.has_ended(now) {
-            self.entries.remove(&key);
+        let hash_map::Entry::Occupied(slot) = self.entries.entry(key) else { return None };
+        if slot.get().has_ended(now) {
+            slot.remove();
             return None;
         }
-        let entry = self.entries.get_mut(&key)?;
+        let entry = slot.into_mut();
         entry.settle(now, owners, generations);
         Some(entry)
     }
@@ -96,8 +97,8 @@ mod tests {
 
     fn entry() -> Entry {
         let site = |server: u8, at| Site { at, mac: server_mac(server), server: ServerId(server), term: 5 };
-        let intent = Move { target: site(2, place_of(2)), deadline: Time(100) };
-        Entry::asked(site(1, service()), intent, 9, Time(1))
+        let pending_move = Move { target: site(2, place_of(2)), deadline: Time(100) };
+        Entry::asked(site(1, service()), pending_move, 9, Time(1))
     }
 
     fn key(port: u16) -> FlowKey {

@@ -39,7 +39,7 @@ pub struct FlowView {
     pub target: Option<SiteView>,
     /// The owner of the flow when it had no entry.
     pub original: SiteView,
-    /// When the move ends by itself.
+    /// Deadline of a move: after it the flow returns to its owner.
     pub deadline: Option<Time>,
     /// Time of the last packet.
     pub last_packet: Time,
@@ -55,9 +55,9 @@ pub struct FlowView {
 
 impl FlowView {
     pub(super) fn new(key: &FlowKey, entry: &Entry) -> FlowView {
-        let intent = match entry.stage() {
+        let pending_move = match entry.stage() {
             Stage::Owned => None,
-            Stage::Asked(intent) | Stage::Held(intent) => Some(intent),
+            Stage::Asked(pending_move) | Stage::Held(pending_move) => Some(pending_move),
         };
         FlowView {
             client: key.client,
@@ -68,7 +68,7 @@ impl FlowView {
             owner: SiteView::from(entry.owner()),
             target: entry.target().map(SiteView::from),
             original: SiteView::from(entry.original()),
-            deadline: intent.map(|intent| intent.deadline),
+            deadline: pending_move.map(|pending_move| pending_move.deadline),
             last_packet: entry.last_packet(),
             has_client_fin: entry.has_client_fin(),
             client_fin_claim: entry.client_fin_claim(),

@@ -1,4 +1,5 @@
-//! How entries end: by the owner's RST, by both FINs, by a fresh SYN, by *release*, and by nothing that anybody can forge.
+//! How entries end: by the owner's RST, by both FINs, by a fresh SYN, by *release*, and by nothing that
+//! a host without knowledge of the sequence numbers can forge.
 
 use core::time::Duration;
 

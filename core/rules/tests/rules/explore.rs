@@ -65,7 +65,7 @@ struct Budget {
 #[derive(Clone, Debug)]
 struct Run {
     world: World,
-    /// Of hosts 1 to 3.
+    /// The connections of hosts 1 to 3.
     connections: [Connection; 3],
     /// The age of each host's copy: how many hosts have transmitted before.
     versions: [u32; 3],
@@ -133,7 +133,7 @@ impl Run {
         runs
     }
 
-    /// What a host may do by itself.
+    /// The runs that follow from each step that a host may take without a message.
     fn choices(&self, host: u8) -> Vec<Run> {
         let mut runs = Vec::new();
         let connection = self.connections[usize::from(host - 1)];

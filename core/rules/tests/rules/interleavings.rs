@@ -98,7 +98,7 @@ fn a_held_flow_returns_although_owner_and_state_are_lost() {
 
 /// A delayed *prepare* begins a move again that its sender has finished long ago.
 #[test]
-fn a_move_that_nobody_wants_ends() {
+fn a_move_by_a_delayed_prepare_ends() {
     let mut world = World::new();
     let delayed = world.delayed(Message::new(1, Kind::Prepare).place(2));
     world.move_flow(1, 2);
@@ -251,7 +251,7 @@ fn of_two_racing_own_exactly_one_succeeds() {
     }
 }
 
-/// The tables of the switch are lost in the middle of a move. Nobody owns by an old message.
+/// The tables of the switch are lost in the middle of a move. A message to the lost tables makes no server an owner.
 #[test]
 fn after_a_restart_of_the_switch_old_messages_own_nothing() {
     let mut world = World::new();

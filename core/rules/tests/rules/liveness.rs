@@ -159,11 +159,11 @@ fn a_silent_server_changes_nothing() {
 }
 
 #[test]
-fn the_switchs_own_pause_makes_nobody_silent() {
+fn a_pause_of_the_switch_makes_no_server_silent() {
     let mut world = World::new();
     world.move_flow(1, 2);
     world.pause(Duration::from_secs(3600));
-    assert_eq!(owner(&world), Some((ServerId(2), FlowState::Owned)), "no heartbeat of anybody");
+    assert_eq!(owner(&world), Some((ServerId(2), FlowState::Owned)), "no heartbeat has arrived");
     // The first heartbeat after the pause is another server's.
     assert_eq!(heartbeat(&mut world, 3), Status::Ok);
     assert_eq!(owner(&world), Some((ServerId(2), FlowState::Owned)));

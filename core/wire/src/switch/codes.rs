@@ -12,7 +12,7 @@ pub enum Kind {
     Prepare = 1,
     /// The target is ready, or refuses. The switch relays it to the owner, and holds the flow.
     Prepared = 2,
-    /// A flow's owner directs the flow to a target that it has agreed with by itself.
+    /// A flow's owner directs the flow to a target with which the owner has agreed without the switch.
     Hold = 3,
     /// The target takes the flow over, or the owner keeps it.
     Own = 4,

@@ -38,7 +38,7 @@ pub const OWNER_PORT: Range<usize> = 88..90;
 pub const OWNER_MAC: Range<usize> = 90..96;
 /// The owner's load, in a unit that the servers of a service agree on.
 pub const LOAD: Range<usize> = 96..100;
-/// Milliseconds after which a move ends by itself.
+/// Milliseconds from the message to the deadline of its move: after it the flow returns to its owner.
 pub const LIFETIME_MS: Range<usize> = 100..104;
 /// A [`Status`](super::Status).
 pub const STATUS: usize = 104;

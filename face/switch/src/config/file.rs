@@ -55,7 +55,7 @@ struct Reader<'a> {
     /// Names of the ports' interfaces by their Ethernet addresses.
     own_macs: BTreeMap<Mac, String>,
     own_addresses: BTreeSet<IpAddr>,
-    /// Endpoints and places so far, each with the words for it in an error, such as "a place of server b".
+    /// Endpoints and places so far, each with what error messages call it, such as "a place of server b".
     used: BTreeMap<SocketAddr, String>,
     /// Whether a `[[port]]` section with an error was left out. A name of a port that is not found is then no further
     /// error, because the port may be that one.
@@ -170,8 +170,8 @@ impl Reader<'_> {
         self.values.string(setting)
     }
 
-    /// An address and TCP port that must be given, and must not be the switch's own. `what`: the word for errors,
-    /// `endpoint` or `place`.
+    /// An address and TCP port that must be given, and must not be the switch's own. `what`: how error
+    /// messages call it, `endpoint` or `place`.
     fn service_address(
         &mut self,
         setting: &Any,

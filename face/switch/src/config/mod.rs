@@ -179,15 +179,24 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A client port and the servers `a` and `b` of the service `cache`.
-    pub(crate) const TWO_SERVERS: &str = r#"
-[switch]
+    /// Three ports, a client, and the servers `a` and `b` of the service `cache`. Tests replace single lines.
+    pub(crate) const VALID: &str = r#"[switch]
 control = ["10.0.0.1:9511"]
 [[port]]
 interface = "eth0"
 [[port]]
 interface = "eth1"
 may_own = ["cache"]
+[[port]]
+interface = "eth2"
+may_own = ["10.0.0.0/24"]
+[[station]]
+mac = "02:00:00:00:00:01"
+port = "eth0"
+[[prefix]]
+prefix = "10.1.0.0/16"
+next_hop = "02:00:00:00:00:02"
+port = "eth0"
 [[service]]
 name = "cache"
 endpoints = [{ address = "10.0.0.5:11211", server = "a" }]
@@ -201,13 +210,14 @@ key_file = "a.key"
 name = "b"
 address = "10.0.0.6"
 mac = "02:00:00:00:00:06"
-port = "eth1"
+port = "eth2"
 key_file = "b.key"
+places = [{ address = "10.0.0.6:21211", service = "cache" }]
 "#;
 
-    /// The settings of [`TWO_SERVERS`].
+    /// The settings of [`VALID`].
     pub(crate) fn config() -> SwitchConfig {
-        read(TWO_SERVERS)
+        read(VALID)
     }
 
     /// Reads a text without errors, without looking at the host.

@@ -62,8 +62,8 @@ static __always_inline void write_ipv6(struct xdp_md *context, const struct pack
 }
 
 /* Writes the datagram into the frame: addresses, ports and message of `control`. */
-__noinline int write_datagram(struct xdp_md *context, const struct packet *packet,
-                                           struct control *control, bool is_answer)
+__noinline int write_datagram(struct xdp_md *context, const struct packet *packet, struct control *control,
+                              bool is_answer)
 {
     if (!packet || !control)
         return 0;

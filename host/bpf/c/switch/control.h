@@ -9,11 +9,13 @@
 static __always_inline bool is_control(const struct frame *frame)
 {
     const struct packet *packet = &frame->packet;
-    struct settings *config = only(&settings);
+    struct settings *config;
     struct own_address *own;
 
-    if (frame->parsed != PARSED_PORTS || packet->protocol != IPPROTO_UDP || packet->is_fragment || !config ||
-        packet->local_port != config->control_port)
+    if (frame->parsed != PARSED_PORTS || packet->protocol != IPPROTO_UDP || packet->is_fragment)
+        return false;
+    config = only(&settings);
+    if (!config || packet->local_port != config->control_port)
         return false;
     own = bpf_map_lookup_elem(&own_addresses, &packet->local);
     return own && own->is_control;
@@ -77,7 +79,7 @@ static __noinline __u32 hello(struct control *control, struct owner *owner, cons
         return answer(STATUS_REPLAYED);
     }
     term = new_generation();
-    clock = heard(control->now);
+    clock = advance_silence_clock(control->now);
     bpf_spin_lock(&owner->lock);
     highest = owner->highest;
     is_new = sequence > highest;
@@ -111,7 +113,7 @@ static __noinline __u32 heartbeat(struct control *control, struct owner *owner)
     __be32 free_places;
     bool is_dead;
 
-    clock = heard(control->now);
+    clock = advance_silence_clock(control->now);
     at = liveness_at(control->now);
     is_dead = !term || is_silent(&at, owner);
     __builtin_memcpy(&free_places, message->free_places, sizeof(free_places));

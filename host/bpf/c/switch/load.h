@@ -10,11 +10,11 @@ struct liveness {
     __u64 timeout;
 };
 
-static __always_inline __u64 interval(__u64 now, __u64 last)
+static __always_inline __u64 gap(__u64 now, __u64 last)
 {
     __u64 passed = since(now, last);
 
-    return passed < INTERVAL_MAX_NS ? passed : INTERVAL_MAX_NS;
+    return passed < GAP_MAX_NS ? passed : GAP_MAX_NS;
 }
 
 static __always_inline struct liveness liveness_at(__u64 now)
@@ -25,11 +25,11 @@ static __always_inline struct liveness liveness_at(__u64 now)
 
     if (!config || !state)
         return liveness;
-    /* Read without the lock, for which all CPUs would compete with each packet. heard() writes `clock` last, and here
-     * it is read first: with an old clock the result is too small, but no interval counts twice. (If a CPU reorders the
-     * two reads, one interval counts twice: the result is at most INTERVAL_MAX_NS too large.) */
+    /* Read without the lock, for which all CPUs would compete with each packet. advance_silence_clock() writes `clock`
+     * last, and here it is read first: with an old clock the result is too small, but no gap counts twice. (If a CPU
+     * reorders the two reads, one gap counts twice: the result is at most GAP_MAX_NS too large.) */
     liveness.clock = *(volatile __u64 *)&state->clock;
-    liveness.clock += interval(now, *(volatile __u64 *)&state->last_heartbeat);
+    liveness.clock += gap(now, *(volatile __u64 *)&state->last_heartbeat);
     liveness.timeout = config->owner_timeout;
     return liveness;
 }
@@ -41,10 +41,10 @@ static __always_inline bool is_silent(const struct liveness *at, const struct ow
 
 /*
  * Advances the clock of silence at a valid heartbeat or hello of any owner, and returns it. The clock advances by at
- * most INTERVAL_MAX_NS from one call to the next, so that a pause of the switch, in which no heartbeat arrives, makes
- * no owner silent.
+ * most GAP_MAX_NS from one call to the next, so that a pause of the switch, in which no heartbeat arrives, makes no
+ * owner silent.
  */
-static __always_inline __u64 heard(__u64 now)
+static __always_inline __u64 advance_silence_clock(__u64 now)
 {
     struct shared *state = only(&shared);
     __u64 last, clock;
@@ -53,7 +53,7 @@ static __always_inline __u64 heard(__u64 now)
         return 0;
     bpf_spin_lock(&state->lock);
     last = state->is_running ? state->last_heartbeat : now;
-    clock = state->clock + interval(now, last);
+    clock = state->clock + gap(now, last);
     *(volatile __u64 *)&state->last_heartbeat = now > last ? now : last;
     *(volatile __u64 *)&state->clock = clock;
     state->is_running = 1;
@@ -110,7 +110,7 @@ struct choice {
 };
 
 /* Called by bpf_loop() for each id: the owner becomes `best` if it has room and less load than the best so far. */
-static long consider(__u64 index, struct choice *choice)
+static long compare_owner(__u64 index, struct choice *choice)
 {
     __u32 id = choice->first + (__u32)index;
     struct server *server;
@@ -154,7 +154,7 @@ __noinline __u32 least_loaded(const struct place *place, __u32 sender, __u64 now
     if (choice.first > choice.last)
         choice.first = 1;
     /* A loop would need CAP_PERFMON: without it the verifier does not track a loop's counter. */
-    bpf_loop(choice.last, consider, &choice, 0);
+    bpf_loop(choice.last, compare_owner, &choice, 0);
     return choice.best;
 }
 
@@ -175,7 +175,7 @@ struct position {
 };
 
 /* Called by bpf_loop() for each id: counts owners of the service down to the one that is wanted. 1 ends the loop. */
-static long pass_over(__u64 index, struct position *position)
+static long count_owner(__u64 index, struct position *position)
 {
     __u32 id = index;
     struct owner *owner = bpf_map_lookup_elem(&owners, &id);
@@ -195,7 +195,7 @@ __noinline __u32 nth_owner(__u32 service, __u64 n)
     struct position position = {.remaining = n, .service = service};
 
     if (n < SERVERS_MAX)
-        bpf_loop(SERVERS_MAX, pass_over, &position, 0);
+        bpf_loop(SERVERS_MAX, count_owner, &position, 0);
     return position.is_found ? position.found : SERVERS_MAX;
 }
 

@@ -77,7 +77,7 @@ struct shared {
     struct bpf_spin_lock lock; /* of clock, last_heartbeat and is_running */
     __u32 is_running;          /* a heartbeat or hello has arrived */
     __u64 generation;          /* counter */
-    __u64 clock;               /* the clock of silence, ns; see heard() */
+    __u64 clock;               /* the clock of silence, ns; see advance_silence_clock() */
     __u64 last_heartbeat;      /* of any owner */
     __u32 rotation;            /* number of choices of a least loaded owner */
     __u32 zero;
@@ -120,8 +120,8 @@ enum state {
 #define FIN_OWNER 2
 #define FIN_BOTH (FIN_CLIENT | FIN_OWNER)
 #define RESET_OWNER 4
-/* A client's packet with FIN has passed. FIN_CLIENT is set when the owner acknowledges it, because anybody could
- * forge a FIN without knowing the sequence number. */
+/* A client's packet with FIN has passed. FIN_CLIENT is set when the owner acknowledges it, because a
+ * host that does not know the sequence number could forge a FIN. */
 #define FIN_CLAIMED 8
 
 struct entry {

@@ -57,7 +57,7 @@ static __always_inline bool has_lifetime(const struct message *message)
 {
     __u32 lifetime = bpf_ntohl(message->lifetime);
 
-    return lifetime && lifetime <= LIFETIME_MAX_MS;
+    return lifetime && lifetime <= LIFETIME_MS_MAX;
 }
 
 static __always_inline __u64 named_generation(const struct control *control)

@@ -96,7 +96,7 @@ static __always_inline __u32 replace_address_ipv6(struct xdp_md *context, __u32 
 
 /* replace_end() for frames whose headers are not at their usual offsets: see is_plain(). */
 __noinline int replace_slowly(struct xdp_md *context, const struct packet *packet, bool is_source,
-                                     const struct address *to, __be16 to_port)
+                              const struct address *to, __be16 to_port)
 {
     __u32 network, port_at, change;
     __be16 port = 0;

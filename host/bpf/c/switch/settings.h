@@ -33,18 +33,20 @@
 #define SERVICE_NONE 0xffff
 
 #define NS_PER_MS 1000000ULL
-/* The most that the time between two heartbeats of any owners adds to the clock of silence (see heard()): ten times the
- * interval at which an owner sends them. During a longer time the switch itself may have been paused. */
-#define INTERVAL_MAX_NS (100 * NS_PER_MS)
-/* Time for which an entry outlives its owner's RST. */
-#define RESET_NS (1000 * NS_PER_MS)
-/* Time for which an entry outlives the last packet after both FINs. */
-#define CLOSED_NS (60000 * NS_PER_MS)
+/* The following times are those of core/rules/src/times.rs; a test of `src/switch/layout.rs` compares them. */
+/* The most by which the clock of silence advances from one heartbeat of any owner to the next (see
+ * advance_silence_clock()): ten times the interval at which an owner sends them. During a longer gap the switch itself
+ * may have been paused. */
+#define GAP_MAX_NS (100 * NS_PER_MS)
+/* Time after the owner's RST at which an entry ends. */
+#define AFTER_RST_NS (1000 * NS_PER_MS)
+/* Time without a packet after which an entry with both FINs ends. */
+#define AFTER_FINS_NS (60000 * NS_PER_MS)
 /* Time without a packet after which a redundant entry ends: its flow is back at the original owner and at the service
  * endpoint, as without an entry. */
-#define IDLE_NS (600000 * NS_PER_MS)
-/* Maximum lifetime of a move, in ms. */
-#define LIFETIME_MAX_MS 60000
+#define AFTER_RETURN_NS (600000 * NS_PER_MS)
+/* Maximum lifetime of a move, in ms, as in core/wire/src/switch/mod.rs. */
+#define LIFETIME_MS_MAX 60000
 /* Value of `replaced` in struct entry that no message can name. */
 #define REPLACED_NONE (~0ULL)
 

@@ -45,9 +45,9 @@ static __always_inline void read_standing(struct standing *at, const struct entr
 /* Step 1 of settling (docs/switch.md, Entries): the connection has ended. */
 static __always_inline bool has_ended(const struct standing *at, __u64 now)
 {
-    if ((at->flags & RESET_OWNER) && since(now, at->reset) >= RESET_NS)
+    if ((at->flags & RESET_OWNER) && since(now, at->reset) >= AFTER_RST_NS)
         return true;
-    return (at->flags & FIN_BOTH) == FIN_BOTH && since(now, at->last_packet) >= CLOSED_NS;
+    return (at->flags & FIN_BOTH) == FIN_BOTH && since(now, at->last_packet) >= AFTER_FINS_NS;
 }
 
 /* Step 1, too: an idle flow of the original owner. Its entry is redundant if the owner is at the service endpoint,
@@ -55,11 +55,11 @@ static __always_inline bool has_ended(const struct standing *at, __u64 now)
 static __always_inline bool is_idle(const struct standing *at, __u64 now)
 {
     return at->state == STATE_OWNED && at->owner.server == at->original &&
-           since(now, at->last_packet) >= IDLE_NS;
+           since(now, at->last_packet) >= AFTER_RETURN_NS;
 }
 
-/* Step 2, here and in is_late(): the target of a move is not alive, or the move's lifetime is over. The flow returns to
- * its owner. */
+/* Step 2, here and in is_late(): the target of a move is not alive, or the move's deadline has passed. The flow returns
+ * to its owner. */
 static __always_inline bool lacks_target(const struct standing *at, __u64 now)
 {
     return at->state != STATE_OWNED && !is_alive(&at->target, now);
@@ -67,7 +67,7 @@ static __always_inline bool lacks_target(const struct standing *at, __u64 now)
 
 static __always_inline bool is_late(const struct standing *at, __u64 now)
 {
-    return at->state != STATE_OWNED && at->deadline && now >= at->deadline;
+    return at->state != STATE_OWNED && now >= at->deadline;
 }
 
 /* Step 3: the owner is not alive. The flow returns to the original owner. */
@@ -80,7 +80,7 @@ static __always_inline bool is_orphan(const struct standing *at, __u8 state, __u
 static __always_inline bool may_be_due(const struct standing *at, __u64 now)
 {
     return at->state != STATE_OWNED || at->owner.server != at->original || (at->flags & RESET_OWNER) ||
-           (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= IDLE_NS;
+           (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= AFTER_RETURN_NS;
 }
 
 /* Removes an entry, if it still has this state and generation and, with `only_at_service`, its owner is at the service
@@ -117,13 +117,14 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
 {
     __u64 generation = 0;
     struct flow *flow;
-    bool lost, orphan;
+    bool ended, lost, orphan;
 
     if (!key || !at)
         return false;
-    if (has_ended(at, now) || is_idle(at, now)) {
+    ended = has_ended(at, now);
+    if (ended || is_idle(at, now)) {
         flow = bpf_map_lookup_elem(&flows, key);
-        if (flow && end_entry(flow, key, at->state, at->generation, !has_ended(at, now)))
+        if (flow && end_entry(flow, key, at->state, at->generation, !ended))
             return true;
     }
     lost = lacks_target(at, now);

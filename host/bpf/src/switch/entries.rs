@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, Object};
 use spillway_rules::config::SENDERS_MAX;
+use spillway_rules::times::GAP_MAX;
 use spillway_rules::{Endpoint, FlowState, ServerId, ServiceId};
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
@@ -51,7 +52,7 @@ pub struct FlowEntry {
     pub target: Option<Site>,
     /// The owner of the flow before the first move.
     pub original: Site,
-    /// When the move ends by itself.
+    /// Deadline of a move: after it the flow returns to its owner.
     pub deadline: Option<Time>,
     /// Time of the last packet.
     pub last_packet: Time,
@@ -84,7 +85,8 @@ pub struct OwnerEntry {
     pub control_port: u16,
     /// Time of its last heartbeat or hello.
     pub last_heartbeat: Time,
-    /// The switch's clock of silence, in ns, at the owner's last heartbeat or hello. See `heard` in `c/switch/load.h`.
+    /// The switch's clock of silence, in ns, at the owner's last heartbeat or hello. See
+    /// `advance_silence_clock` in `c/switch/load.h`.
     pub clock: u64,
     /// The highest sequence number of its messages.
     pub highest: u64,
@@ -139,20 +141,16 @@ impl Entries {
     }
 }
 
-/// The most that the time between two heartbeats adds to the clock of silence: `INTERVAL_MAX_NS` in
-/// `c/switch/settings.h`.
-const INTERVAL_MAX_NS: u64 = 100_000_000;
-
 /// The clock of silence at a time, from `struct shared`: as `liveness_at` in `c/switch/load.h`.
-fn clock_at(shared: &[u8], now: Time) -> u64 {
+fn clock_at(shared: &[u8], now: Time) -> Duration {
     let mut reader = Reader::new(shared);
     reader.skip::<16>(); // lock, is_running, generation
     let (clock, last_heartbeat) = (reader.u64(), reader.u64());
-    clock.saturating_add(now.as_nanos().saturating_sub(last_heartbeat).min(INTERVAL_MAX_NS))
+    Duration::from_nanos(clock) + (now - Time(last_heartbeat)).min(GAP_MAX)
 }
 
 /// Decodes `struct owner`; `None` if it has sent no message.
-fn owner(server: ServerId, value: &[u8], clock: u64, timeout: Duration) -> Option<OwnerEntry> {
+fn owner(server: ServerId, value: &[u8], clock: Duration, timeout: Duration) -> Option<OwnerEntry> {
     let mut reader = Reader::new(value);
     reader.skip::<4>(); // lock
     let load = reader.u32();
@@ -176,7 +174,7 @@ fn owner(server: ServerId, value: &[u8], clock: u64, timeout: Duration) -> Optio
         clock: own_clock,
         highest,
         window,
-        is_silent: Duration::from_nanos(clock.saturating_sub(own_clock)) > timeout,
+        is_silent: clock.saturating_sub(Duration::from_nanos(own_clock)) > timeout,
     })
 }
 

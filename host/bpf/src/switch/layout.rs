@@ -199,7 +199,26 @@ pub(super) fn no_server() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use spillway_rules::times::{AFTER_FINS, AFTER_RETURN, AFTER_RST, GAP_MAX};
+    use spillway_wire::switch::LIFETIME_MS_MAX;
+
     use super::*;
+
+    #[test]
+    fn the_program_has_the_times_of_the_rules() {
+        let settings = include_str!("../../c/switch/settings.h");
+        for (name, time) in [
+            ("AFTER_RST", AFTER_RST),
+            ("AFTER_FINS", AFTER_FINS),
+            ("AFTER_RETURN", AFTER_RETURN),
+            ("GAP_MAX", GAP_MAX),
+        ] {
+            let line = format!("#define {name}_NS ({} * NS_PER_MS)\n", time.as_millis());
+            assert!(settings.contains(&line), "c/switch/settings.h must have: {line}");
+        }
+        let line = format!("#define LIFETIME_MS_MAX {LIFETIME_MS_MAX}\n");
+        assert!(settings.contains(&line), "c/switch/settings.h must have: {line}");
+    }
 
     #[test]
     fn prefixes_of_the_two_families_differ_in_their_first_byte() {

@@ -132,21 +132,13 @@ impl Switch {
         Ok(switch)
     }
 
-    /// Loads the program with the maps and links that are pinned below [`PINS`]`/name`, or creates and pins them. The
-    /// pins keep state and epoch (see [`epoch`](Self::epoch)); interfaces that are attached get the new program without
-    /// losing a packet. The number of flows stays that of the pinned map.
+    /// Loads the program with the maps and links that are pinned in a directory of a BPF file system, or creates and
+    /// pins them. The pins keep state and epoch (see [`epoch`](Self::epoch)); interfaces that are attached get the new
+    /// program without losing a packet. The number of flows stays that of the pinned map.
     ///
     /// # Errors
     /// As [`load`](Self::load); the pins have another layout; the BPF file system is not mounted.
-    pub fn open_or_create(name: &str, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
-        Switch::open_or_create_at(&Path::new(PINS).join(name), config, epoch)
-    }
-
-    /// As [`open_or_create`](Self::open_or_create), in any directory of a BPF file system.
-    ///
-    /// # Errors
-    /// As [`open_or_create`](Self::open_or_create).
-    pub fn open_or_create_at(directory: &Path, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
+    pub fn open_or_create(directory: &Path, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let pins = Pins::new(directory)?;
         let pinned_epoch = pins.epoch()?;
@@ -290,22 +282,15 @@ impl Switch {
     /// # Panics
     /// The program was not loaded for tests, or its action is not the one of its verdict.
     pub fn test_run(&self, port: PortId, now: Time, frame: &[u8]) -> Result<TestRun, BpfError> {
-        self.measure(port, now, frame, 1).map(|(run, _)| run)
+        self.measure(port, now, frame).map(|(run, _)| run)
     }
 
-    /// As [`test_run`](Self::test_run), `repeat` times, each on the frame as the previous run has left it. Returns the
-    /// last decision and the mean duration of a run.
+    /// As [`test_run`](Self::test_run); also returns the duration of the run.
     ///
     /// # Errors
     /// As [`test_run`](Self::test_run).
-    pub fn measure(
-        &self,
-        port: PortId,
-        now: Time,
-        frame: &[u8],
-        repeat: u32,
-    ) -> Result<(TestRun, Duration), BpfError> {
-        run::test_run(&object::program(NAME, &self.object), port, now, frame, repeat)
+    pub fn measure(&self, port: PortId, now: Time, frame: &[u8]) -> Result<(TestRun, Duration), BpfError> {
+        run::test_run(&object::program(NAME, &self.object), port, now, frame)
     }
 
     /// Number of instructions of the program, before the verifier removes unreachable ones.

@@ -11,7 +11,7 @@ use spillway_rules::PortId;
 use super::layout::{LAYOUT_VERSION, ONLY, Settings};
 use crate::BpfError;
 
-/// The directory with the pins of all switches of a host.
+/// The directory below which each switch of a host has a directory with its pins.
 pub const PINS: &str = "/sys/fs/bpf/spillway";
 
 /// `BPF_FS_MAGIC` in <linux/magic.h>.
@@ -103,7 +103,7 @@ impl Pins {
         Ok(Pins(directory.to_owned()))
     }
 
-    /// The epoch of the pinned maps; `None` if there are none. Removes maps that an interrupted start has left behind:
+    /// The epoch of the pinned maps; `None` without pinned maps. Removes maps that an interrupted start has left behind:
     /// those whose settings have no layout version. No program uses them yet.
     pub(super) fn epoch(&self) -> Result<Option<u64>, PinError> {
         let settings = self.map("settings");

@@ -37,14 +37,12 @@ pub(super) fn test_interface(port: PortId) -> u32 {
     TEST_INTERFACE + u32::from(port.number())
 }
 
-/// Runs a program that was loaded for tests, `repeat` times on the same frame. Returns the last decision and the mean
-/// duration of a run.
+/// Runs a program that was loaded for tests on a frame. Returns the decision and the duration of the run.
 pub(super) fn test_run(
     program: &ProgramMut<'_>,
     port: PortId,
     now: Time,
     frame: &[u8],
-    repeat: u32,
 ) -> Result<(TestRun, Duration), BpfError> {
     let mut data = Vec::with_capacity(RUN_BYTES + frame.len());
     data.extend(now.as_nanos().to_ne_bytes());
@@ -59,7 +57,7 @@ pub(super) fn test_run(
         context_in: Some(&mut context),
         data_in: Some(&data),
         data_out: Some(&mut after),
-        repeat,
+        repeat: 1,
         ..ProgramInput::default()
     };
     let output = program

@@ -63,7 +63,7 @@ fn a_restart_loses_no_packet_and_no_state() {
     isolated(|bpf| {
         create_interfaces();
         let pins = bpf.join("switch");
-        let open = |epoch| Switch::open_or_create_at(&pins, &config(1), epoch).unwrap();
+        let open = |epoch| Switch::open_or_create(&pins, &config(1), epoch).unwrap();
         let mut switch = open(EPOCH);
         switch.attach(port(0), "port0").unwrap();
         switch.attach(port(1), "port1").unwrap();
@@ -114,7 +114,7 @@ fn removed_interfaces_are_attached_again() {
     isolated(|bpf| {
         create_interfaces();
         let pins = bpf.join("switch");
-        let open = || Switch::open_or_create_at(&pins, &config(1), EPOCH).unwrap();
+        let open = || Switch::open_or_create(&pins, &config(1), EPOCH).unwrap();
         let mut switch = open();
         switch.attach(port(0), "port0").unwrap();
         ip("link del port0");
@@ -142,10 +142,10 @@ fn pins_of_another_layout_are_refused_and_unfinished_ones_replaced() {
     use libbpf_rs::{MapCore, MapFlags, MapHandle};
     isolated(|bpf| {
         let pins = bpf.join("switch");
-        let open = || Switch::open_or_create_at(&pins, &config(1), EPOCH);
+        let open = || Switch::open_or_create(&pins, &config(1), EPOCH);
         drop(open().unwrap());
         let larger = Config { flows_max: 9999, ..config(1) };
-        let switch = Switch::open_or_create_at(&pins, &larger, EPOCH).unwrap();
+        let switch = Switch::open_or_create(&pins, &larger, EPOCH).unwrap();
         assert_eq!(switch.flows_max(), config(1).flows_max, "the pinned table keeps its size");
         drop(switch);
         let settings = MapHandle::from_pinned_path(pins.join("settings")).unwrap();
@@ -164,6 +164,6 @@ fn pins_of_another_layout_are_refused_and_unfinished_ones_replaced() {
 #[test]
 fn pins_need_a_bpf_file_system() {
     let outside = std::env::temp_dir().join("spillway-no-bpf");
-    let error = Switch::open_or_create_at(&outside, &config(1), EPOCH).unwrap_err();
+    let error = Switch::open_or_create(&outside, &config(1), EPOCH).unwrap_err();
     assert!(error.to_string().contains("mount -t bpf"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Control messages: mostly such as a server would send in the state that it knows, some that nobody should send.
+//! Control messages: mostly such as a server would send in the state that it knows, some that no server should send.
 
 use std::net::SocketAddr;
 

@@ -168,8 +168,8 @@ impl Reader<'_> {
         Some((network, span))
     }
 
-    /// The number of the port that a setting names by its interface. `what`: the word for errors for what the port
-    /// leads to.
+    /// The number of the port that a setting names by its interface. `what`: how error messages call the
+    /// host to which the port leads.
     pub(super) fn port(
         &mut self,
         setting: &Any,

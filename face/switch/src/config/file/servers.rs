@@ -251,7 +251,7 @@ impl Reader<'_> {
         None
     }
 
-    /// Records an endpoint or place; one that is recorded already is an error. `what`: the words for it in that error.
+    /// Records an endpoint or place; one that is recorded already is an error. `what`: how error messages call it.
     pub(super) fn use_address(&mut self, address: SocketAddr, span: &Range<usize>, what: &str) {
         if let Some(other) = self.used.get(&address) {
             let message = format!("{address} is already {other}: give each its own address or port");

@@ -108,7 +108,7 @@ impl Reader<'_> {
     }
 
     /// Checks that the servers of the original server's port may own the service: otherwise no flow could ever leave
-    /// it.
+    /// the original server.
     fn check_original(
         &mut self,
         server: &Server,

@@ -9,67 +9,46 @@ use spillway_config::is_toml;
 
 use super::*;
 use crate::config::schema::SECTIONS;
-
-/// Three ports, a client and two servers. Tests replace single lines.
-const VALID: &str = r#"[switch]
-control = ["10.0.0.1:9511"]
-[[port]]
-interface = "eth0"
-[[port]]
-interface = "eth1"
-may_own = ["cache"]
-[[port]]
-interface = "eth2"
-may_own = ["10.0.0.0/24"]
-[[station]]
-mac = "02:00:00:00:00:01"
-port = "eth0"
-[[prefix]]
-prefix = "10.1.0.0/16"
-next_hop = "02:00:00:00:00:02"
-port = "eth0"
-[[service]]
-name = "cache"
-endpoints = [{ address = "10.0.0.5:11211", server = "a" }]
-[[server]]
-name = "a"
-address = "10.0.0.5"
-mac = "02:00:00:00:00:05"
-port = "eth1"
-key_file = "a.key"
-[[server]]
-name = "b"
-address = "10.0.0.6"
-mac = "02:00:00:00:00:06"
-port = "eth2"
-key_file = "b.key"
-places = [{ address = "10.0.0.6:21211", service = "cache" }]
-"#;
+use crate::config::tests::{VALID, read as valid};
 
 fn read(text: &str) -> Result<SwitchConfig, Vec<Problem>> {
     read_text(text, &Reading { base: PathBuf::new(), reads_host: false })
 }
 
-fn valid(text: &str) -> SwitchConfig {
-    read(text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"))
+/// A problem as `line:column: message`.
+fn placed(problem: &Problem) -> String {
+    let Problem { line, column, message } = problem;
+    format!("{line}:{column}: {message}")
 }
 
-/// The only error, as `line:column: message`.
+/// The only error.
 fn only_problem(text: &str) -> String {
     let problems = read(text).expect_err(text);
     assert_eq!(problems.len(), 1, "{text}: {problems:?}");
-    format!("{}:{}: {}", problems[0].line, problems[0].column, problems[0].message)
+    placed(&problems[0])
 }
 
-/// The valid text with one replacement, which must apply.
+/// [`VALID`] with one replacement, which must apply.
 fn with(from: &str, to: &str) -> String {
     assert_eq!(VALID.matches(from).count(), 1, "{from} should appear once");
     VALID.replace(from, to)
 }
 
-/// The valid text with further lines at its end.
+/// [`VALID`] with further lines at its end.
 fn and(more: &str) -> String {
     format!("{VALID}{more}\n")
+}
+
+/// [`VALID`] with a further service of server `a`.
+fn and_service(name: &str, address: &str) -> String {
+    and(&format!(
+        "[[service]]\nname = \"{name}\"\nendpoints = [{{ address = \"{address}\", server = \"a\" }}]"
+    ))
+}
+
+/// [`VALID`] with a further prefix.
+fn and_prefix(range: &str) -> String {
+    and(&format!("[[prefix]]\nprefix = \"{range}\"\nnext_hop = \"02:00:00:00:00:09\"\nport = \"eth0\""))
 }
 
 const B: &str = "[[server]]\nname = \"b\"\n";
@@ -106,6 +85,14 @@ fn keys_that_are_not_given_have_the_defaults_of_the_reference() {
     let explicit = valid(&VALID.replace("[switch]\n", &head));
     let socket = PathBuf::from("/run/spillway/switch.sock");
     assert_eq!(explicit.to_string(), SwitchConfig { socket, ..config }.to_string());
+}
+
+#[test]
+fn the_example_of_the_reference_is_valid() {
+    let page = crate::config::reference();
+    let (_, example) = page.split_once("```toml\n").expect("the page has an example");
+    let (example, _) = example.split_once("```").expect("the example ends");
+    assert_eq!(valid(example).servers.len(), 2);
 }
 
 #[test]
@@ -172,9 +159,6 @@ fn every_key_is_read() {
 #[test]
 fn each_problem_has_line_column_and_the_next_step() {
     let station = |mac: &str, port: &str| and(&format!("[[station]]\nmac = \"{mac}\"\nport = \"{port}\""));
-    let prefix = |range: &str| {
-        and(&format!("[[prefix]]\nprefix = \"{range}\"\nnext_hop = \"02:00:00:00:00:09\"\nport = \"eth0\""))
-    };
     let switch = |line: &str| with("[switch]\n", &format!("[switch]\n{line}\n"));
     let control = |list: &str| with("[\"10.0.0.1:9511\"]", list);
     let place = |list: &str| with(PLACE, &format!("places = [{list}]"));
@@ -228,21 +212,15 @@ fn each_problem_has_line_column_and_the_next_step() {
             "30:7: 02:00:00:00:00:06 is a station on port eth0, but this server is on",
         ),
         // [[prefix]]
-        (prefix("10.1.2.0/24"), "35:10: 10.1.2.0/24 overlaps 10.1.0.0/16: divide them"),
-        (prefix("10.0.0.0/8"), "35:10: 10.0.0.0/8 overlaps 10.1.0.0/16"),
-        (prefix("10.1.0.0/16"), "35:10: 10.1.0.0/16 is already a prefix"),
-        (prefix("10.3.0.0/40"), "35:10: 10.3.0.0/40: the number after the slash"),
+        (and_prefix("10.1.2.0/24"), "35:10: 10.1.2.0/24 overlaps 10.1.0.0/16: divide them"),
+        (and_prefix("10.0.0.0/8"), "35:10: 10.0.0.0/8 overlaps 10.1.0.0/16"),
+        (and_prefix("10.1.0.0/16"), "35:10: 10.1.0.0/16 is already a prefix"),
+        (and_prefix("10.3.0.0/40"), "35:10: 10.3.0.0/40: the number after the slash"),
         (with("prefix = \"10.1.0.0/16\"\n", ""), "14:1: prefix is missing"),
         (with("next_hop = \"02:00:00:00:00:02\"\n", ""), "14:1: next_hop is missing"),
         // [[service]]
-        (
-            and("[[service]]\nname = \"cache\"\nendpoints = [{ address = \"10.0.0.5:1\", server = \"a\" }]"),
-            "35:8: cache is already a service",
-        ),
-        (
-            and("[[service]]\nname = \"web\"\nendpoints = [{ address = \"192.0.2.5:80\", server = \"a\" }]"),
-            "35:8: no server may own web: add may_own = [\"web\"]",
-        ),
+        (and_service("cache", "10.0.0.5:1"), "35:8: cache is already a service"),
+        (and_service("web", "192.0.2.5:80"), "35:8: no server may own web: add may_own = [\"web\"]"),
         (
             with(ENDPOINT, &ENDPOINT.replace("10.0.0.5:11211", "10.0.0.1:80")),
             "20:26: 10.0.0.1 is an address of the switch",
@@ -321,16 +299,18 @@ fn each_problem_has_line_column_and_the_next_step() {
 
 #[test]
 fn a_switch_needs_two_ports_and_servers_a_port_for_servers() {
-    let first = |text: &str| {
-        let problems = read(text).expect_err(text);
-        format!("{}:{}: {}", problems[0].line, problems[0].column, problems[0].message)
-    };
+    let first = |text: &str| placed(&read(text).expect_err(text)[0]);
     let one_port = "[switch]\ncontrol = [\"10.0.0.1:9511\"]\n[[port]]\ninterface = \"eth0\"\n";
     assert!(first(one_port).starts_with("3:1: a switch has at least two ports"));
     let unowned = first(&with("may_own = [\"cache\"]\n", ""));
     assert!(unowned.starts_with("24:8: port eth1 is not for servers: add may_own"), "{unowned}");
-    let nobody = VALID.replace("may_own = [\"cache\"]\n", "").replace("may_own = [\"10.0.0.0/24\"]\n", "");
-    assert!(first(&nobody).starts_with("17:8: no server may own cache: add may_own"), "{}", first(&nobody));
+    let without_owners =
+        VALID.replace("may_own = [\"cache\"]\n", "").replace("may_own = [\"10.0.0.0/24\"]\n", "");
+    assert!(
+        first(&without_owners).starts_with("17:8: no server may own cache: add may_own"),
+        "{}",
+        first(&without_owners)
+    );
 }
 
 #[test]
@@ -348,24 +328,20 @@ fn a_service_may_need_the_endpoint_of_a_place() {
 
 #[test]
 fn an_original_server_must_be_allowed_to_own_its_service() {
-    let text =
-        and("[[service]]\nname = \"web\"\nendpoints = [{ address = \"10.7.0.5:80\", server = \"a\" }]");
-    let text = text.replace("may_own = [\"10.0.0.0/24\"]", "may_own = [\"cache\", \"web\"]");
+    let web = and_service("web", "10.7.0.5:80");
+    let text = web.replace("may_own = [\"10.0.0.0/24\"]", "may_own = [\"cache\", \"web\"]");
     let problem = only_problem(&text);
     assert!(problem.starts_with("36:50: a is on port eth1, whose servers may not own web: add"), "{problem}");
-    let place = VALID.replace("service = \"cache\"", "service = \"web\"");
-    let place = format!(
-        "{}[[service]]\nname = \"web\"\nendpoints = [{{ address = \"10.7.0.5:80\", server = \"a\" }}]\n",
-        place.replace("may_own = [\"cache\"]", "may_own = [\"cache\", \"web\"]")
-    );
+    let place = web
+        .replace("service = \"cache\"", "service = \"web\"")
+        .replace("may_own = [\"cache\"]", "may_own = [\"cache\", \"web\"]");
     let problem = only_problem(&place);
     assert!(problem.starts_with("33:51: the servers of port eth2 may not own web"), "{problem}");
 }
 
 #[test]
 fn a_default_route_may_contain_other_prefixes() {
-    let text = and("[[prefix]]\nprefix = \"0.0.0.0/0\"\nnext_hop = \"02:00:00:00:00:09\"\nport = \"eth0\"");
-    assert_eq!(valid(&text).routes.len(), 2);
+    assert_eq!(valid(&and_prefix("0.0.0.0/0")).routes.len(), 2);
 }
 
 #[test]
@@ -425,11 +401,7 @@ impl Keys {
         let text = VALID.replace("\"eth", "\"spw-none");
         let problems = read_text(&text, &reading).expect_err("this host should not have such interfaces");
         let is_of_key = |problem: &&Problem| !problem.message.contains("interface spw-none");
-        problems
-            .iter()
-            .filter(is_of_key)
-            .map(|one| format!("{}:{}: {}", one.line, one.column, one.message))
-            .collect()
+        problems.iter().filter(is_of_key).map(placed).collect()
     }
 }
 

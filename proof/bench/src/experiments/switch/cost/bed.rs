@@ -68,7 +68,7 @@ impl Bed {
     pub fn run(&mut self, port: PortId, frame: &[u8]) -> Result<(TestRun, Duration), Error> {
         self.now = self.now + STEP;
         self.program
-            .measure(port, self.now, frame, 1)
+            .measure(port, self.now, frame)
             .map_err(|error| Error::process("the switch's program", error.to_string()))
     }
 
