@@ -6,12 +6,13 @@
 //! ([`LabSwitch::prepare_hosts`]). Otherwise the kernel drops the packets, and counts them at the port of the switch where
 //! they arrived.
 
+mod own_addresses;
 mod port;
 mod row;
 mod running;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use spillway_auth::SwitchKey;
@@ -20,7 +21,7 @@ use spillway_wire::packet::ethernet::Mac;
 
 use crate::host::HostParts;
 use crate::process::{Confinement, Launch, Process};
-use crate::{Host, LabError, hub, ipv6, namespace, napi};
+use crate::{Host, LabError, namespace, napi};
 
 pub use port::SwitchPort;
 pub(crate) use row::{Row, RowOptions};
@@ -75,8 +76,8 @@ impl LabSwitch {
     /// The switch's own addresses, IPv4 and IPv6, which its kernel has at every port that leads to a host. Control
     /// messages of the hosts at this switch are sent to them.
     pub fn addresses(&self) -> [IpAddr; 2] {
-        let number = row::own_number(self.index);
-        [Ipv4Addr::new(10, 77, 0, number).into(), ipv6::address(number).into()]
+        let (ipv4, ipv6) = own_addresses::own_addresses(own_addresses::own_number(self.index));
+        [ipv4.into(), ipv6.into()]
     }
 
     /// Where the hosts at this switch send control messages, by IPv4 and by IPv6.
@@ -163,13 +164,4 @@ impl LabSwitch {
     ) -> Result<JoinHandle<Result<T, LabError>>, LabError> {
         crate::host::start_thread("switch".into(), self.namespace(), self.row.core, work)
     }
-}
-
-/// A host's Ethernet address: locally administered, and ends with its IPv4 address.
-fn host_mac(address: Ipv4Addr) -> [u8; 6] {
-    hub::mac(address)
-}
-
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
