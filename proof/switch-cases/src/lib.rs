@@ -2,7 +2,7 @@
 //! (`host/bpf/c/switch.bpf.c`).
 //!
 //! - **Cases** ([`case`]): text files in `core/rules/cases`, in which packets are written symbolically. This crate
-//!   builds their bytes by itself, and runs them through each implementation ([`run`]).
+//!   builds their bytes without code of either implementation, and runs them through each implementation ([`run`]).
 //! - **Random sequences** ([`random`]): the same packets and messages go to both implementations, which must agree in
 //!   verdict, egress and every byte, and in the state that remains.
 

@@ -65,7 +65,7 @@ pub struct Ip {
     pub option_words: u8,
     /// IPv6 extension headers: numbers and lengths in units of 8 bytes.
     pub extensions: Vec<(u8, u8)>,
-    /// Which fragment.
+    /// The fragment that the packet is, or that it is whole.
     pub fragment: Fragment,
     /// Added to the header's sum: with a number other than 0 the checksum is wrong.
     pub checksum_error: u16,
@@ -161,9 +161,9 @@ pub enum Content {
 /// A change of a frame's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Only so many bytes are left.
+    /// The frame is cut to this number of bytes.
     Cut(usize),
-    /// So many zero bytes are added.
+    /// This number of zero bytes is added.
     Pad(usize),
     /// The byte at this offset is replaced.
     Byte(usize, u8),
