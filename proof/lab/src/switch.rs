@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use spillway_auth::SwitchKey;
-use spillway_rules::config::{Config, FLOWS_DEFAULT, OWNER_TIMEOUT_DEFAULT, Port, Services, Station};
+use spillway_rules::ServerId;
+use spillway_rules::config::{Config, FLOWS_DEFAULT, OWNER_TIMEOUT_DEFAULT, Port, Server, Services, Station};
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::host::HostParts;
@@ -117,6 +118,33 @@ impl LabSwitch {
             owner_timeout: OWNER_TIMEOUT_DEFAULT,
             flows_max: FLOWS_DEFAULT,
         }
+    }
+
+    /// Makes a host a server in a configuration of [`LabSwitch::config`]. It has this address for control messages, and may
+    /// own the flows of all services.
+    ///
+    /// # Errors
+    /// The host is connected to another switch.
+    pub fn add_server(
+        &self,
+        config: &mut Config,
+        (host, address): (&Host, IpAddr),
+        id: ServerId,
+        key: SwitchKey,
+    ) -> Result<(), LabError> {
+        let Some(port) = self.port_of(host) else {
+            return Err(LabError::BadOption(format!(
+                "host {:?} cannot be a server of {}: it is connected to another switch",
+                host.name(),
+                self.name()
+            )));
+        };
+        for settings in config.ports.iter_mut().filter(|settings| settings.id == port.id()) {
+            (settings.is_server, settings.may_own) = (true, Services::ALL);
+        }
+        let mac = Mac(host.mac());
+        config.servers.push(Server { id, key, address: address.into(), mac, port: port.id() });
+        Ok(())
     }
 
     /// Loads the switch's XDP program without pins, attaches it to all ports, and prepares the hosts. Add all hosts
