@@ -126,7 +126,10 @@ pub(crate) struct Agent {
     pub(super) ended: BTreeMap<Flow, Ended>,
     /// Requests in flight, by sequence.
     pub(super) waiting: BTreeMap<u64, (Kind, Flow)>,
-    pub(super) load: (u32, u32),
+    /// Number of connections that the stack has.
+    pub(super) connections: u32,
+    /// Number of further connections that the stack can have.
+    pub(super) free_places: u32,
     outputs: VecDeque<Output>,
     pub(super) events: VecDeque<Event>,
     /// Flows that were taken back after the switch had lost their entries.
@@ -147,7 +150,8 @@ impl Agent {
             lending: BTreeSet::new(),
             ended: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            load: (0, 0),
+            connections: 0,
+            free_places: 0,
             outputs: VecDeque::new(),
             events: VecDeque::new(),
             reclaimed: 0,
@@ -164,7 +168,7 @@ impl Agent {
 
     /// Number of connections, and how many more the stack can have.
     pub(crate) fn set_load(&mut self, connections: usize, free_places: usize) {
-        self.load = (connections as u32, free_places as u32); // fit: a table's length
+        (self.connections, self.free_places) = (connections as u32, free_places as u32); // fit: a table's length
     }
 
     /// Begins to move a connection of this server. `to`: `None` lets the switch choose. Returns false if the server cannot

@@ -37,8 +37,8 @@ impl Agent {
                 }
                 Due::Heartbeat => Request::Heartbeat {
                     service: self.settings.places[0].0,
-                    load: self.load.0,
-                    free_places: self.load.1,
+                    load: self.connections,
+                    free_places: self.free_places,
                     weight: 1,
                 },
             };
