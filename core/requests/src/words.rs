@@ -19,7 +19,7 @@ impl Word {
         Word { index, length: 0, stored: [0; STORED_BYTES_MAX] }
     }
 
-    /// The bytes of the word, or an empty slice if the word has more than [`STORED_BYTES_MAX`] bytes.
+    /// The word's bytes; empty if the word is longer than [`STORED_BYTES_MAX`], because its end is not stored.
     pub fn text(&self) -> &[u8] {
         usize::try_from(self.length).ok().and_then(|length| self.stored.get(..length)).unwrap_or_default()
     }

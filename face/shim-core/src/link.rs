@@ -2,6 +2,7 @@
 
 mod authentication;
 mod carried;
+mod cause;
 mod ending;
 mod events;
 mod loss;
@@ -18,7 +19,7 @@ use spillway_batch::{Id, Info, RefuseReason, ServerLink};
 use spillway_transport::{Time, Unsent};
 
 use self::authentication::Authentication;
-pub(crate) use self::loss::Lost;
+pub(crate) use self::cause::Lost;
 pub(crate) use self::referents::Referent;
 use self::referents::Referents;
 pub(crate) use self::socket::Interest;

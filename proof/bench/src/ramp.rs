@@ -1,5 +1,5 @@
-//! Goodput: the highest rate of a ramp at which the SLA is kept. This module plans the ramp; [`crate::goodput`] runs
-//! it.
+//! Goodput: the highest rate of a ramp at which the SLA is kept. This module plans the ramp, and
+//! [`crate::goodput`] runs it.
 //!
 //! Short probes find the rate of the first step: each has 1.5 times the rate of the one before until one
 //! fails; the last probe has a rate between the highest kept one and the failed one. Then steps of at most 5
@@ -122,8 +122,8 @@ impl Ramp {
             (Verdict::Spoilt(why), _) => {
                 self.spoilt += 1;
                 self.spoilt_at_rate += 1;
-                // Before the first kept step, the rate itself may spoil every attempt: clients may not be able to offer
-                // it.
+                // Before the first kept step, the rate itself may spoil every attempt, if clients cannot offer so high a
+                // rate.
                 if self.spoilt_at_rate > SPOILT_MAX && !self.restart_lower() {
                     self.end(Some(format!("{why}, {} times at {:.0}/s", self.spoilt_at_rate, self.rate)));
                 }

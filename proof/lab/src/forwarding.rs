@@ -1,10 +1,6 @@
-//! What joins the hosts of a laboratory.
+//! How frames are forwarded between the hosts of a laboratory, and what depends on the choice.
 
-use std::sync::Arc;
-
-use crate::hub::Hub;
-use crate::switch::{LabSwitch, Row};
-use crate::{LabError, ipv6};
+use crate::ipv6;
 
 /// Name of the bridge's namespace and group.
 pub(crate) const BRIDGE: &str = "bridge";
@@ -47,52 +43,6 @@ impl Forwarding {
     /// Whether XDP programs forward the packets of hosts.
     pub(crate) fn is_xdp(self) -> bool {
         self != Forwarding::Bridge
-    }
-}
-
-/// What joins the hosts of one lab.
-#[derive(Debug)]
-pub(crate) enum Joint {
-    Bridge,
-    Hub(Hub),
-    Switches(Vec<LabSwitch>),
-}
-
-impl Joint {
-    /// All switches of a row.
-    pub fn of(row: &Arc<Row>) -> Joint {
-        Joint::Switches((0..row.sites.len()).map(|index| LabSwitch::new(row, index)).collect())
-    }
-
-    /// All switches, in the order of the row.
-    pub fn switches(&self) -> &[LabSwitch] {
-        match self {
-            Joint::Switches(switches) => switches,
-            Joint::Bridge | Joint::Hub(_) => &[],
-        }
-    }
-
-    /// Whether a namespace of bridge or switches has this name, which a host cannot have.
-    pub fn has_place(&self, name: &str) -> bool {
-        match self {
-            Joint::Bridge | Joint::Hub(_) => name == BRIDGE,
-            Joint::Switches(switches) => switches.iter().any(|switch| switch.name() == name),
-        }
-    }
-
-    /// The switch for a host's cable; `None` if the lab has a bridge.
-    ///
-    /// # Errors
-    /// The lab has no switch with this index.
-    pub fn switch(&self, index: usize) -> Result<Option<&LabSwitch>, LabError> {
-        match self {
-            Joint::Bridge | Joint::Hub(_) if index == 0 => Ok(None),
-            _ => self.switches().get(index).map(Some).ok_or_else(|| {
-                LabError::BadOption(format!(
-                    "this lab has no switch with index {index}: set LabOptions::forwarding and more_switches"
-                ))
-            }),
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::process::{Confinement, Launch, Process};
 use crate::realtime::{RECEIVE_PRIORITY, set_first_in_first_out};
 use crate::run::Run;
 use crate::tools::Tools;
-use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, namespace, napi};
+use crate::{HostCpu, InterfaceCounters, LabError, Loss, Offloads, Quota, addresses, namespace, napi};
 
 /// Settings of every host besides those of [`Forwarding::ipv6`]: backlogs for thousands of clients.
 pub(crate) const SYSCTLS: [(&str, &str); 3] = [
@@ -113,7 +113,7 @@ impl Host {
 
     /// The Ethernet address of the host's interface.
     pub fn mac(&self) -> [u8; 6] {
-        crate::hub::mac(self.0.address)
+        addresses::host_mac(self.0.address)
     }
 
     /// The name of the host's network namespace, for `ip netns exec`.

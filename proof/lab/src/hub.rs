@@ -1,6 +1,5 @@
 //! Joins hosts by an XDP program on the bridge's ends of their cables, which costs less CPU than the bridge.
 
-use std::net::Ipv4Addr;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::net::netdevice::name_to_index;
@@ -8,7 +7,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use spillway_bpf::Attachment;
 
 use crate::host::HostParts;
-use crate::{LabError, namespace};
+use crate::{LabError, addresses, namespace};
 
 /// The loaded program and its attachments, which exist as long as the lab.
 #[derive(Debug)]
@@ -31,30 +30,10 @@ impl Hub {
                 .map_err(LabError::errno("cannot open a socket"))?;
             let index = name_to_index(&socket, bridge_interface)
                 .map_err(LabError::errno(format!("cannot find the interface {bridge_interface}")))?;
-            self.program.set_station(mac(host.address), index).map_err(LabError::bpf)?;
+            self.program.set_station(addresses::host_mac(host.address), index).map_err(LabError::bpf)?;
             self.program.attach(bridge_interface).map_err(LabError::bpf)
         })?;
         self.attachments.lock().unwrap_or_else(PoisonError::into_inner).push(attachment);
         host.accept_redirected()
-    }
-}
-
-/// A host's Ethernet address: locally administered, and ends with its IPv4 address.
-pub(crate) fn mac(address: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = address.octets();
-    [2, 0, a, b, c, d]
-}
-
-pub(crate) fn mac_text(address: Ipv4Addr) -> String {
-    mac(address).map(|byte| format!("{byte:02x}")).join(":")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ethernet_addresses_are_local_and_unicast() {
-        assert_eq!(mac_text(Ipv4Addr::new(10, 77, 0, 62)), "02:00:0a:4d:00:3e");
     }
 }

@@ -1,7 +1,5 @@
 //! IPv6 in namespaces of a lab: off, or without background traffic.
 
-use std::net::Ipv6Addr;
-
 /// No IPv6.
 pub(crate) const OFF: [(&str, &str); 2] =
     [("net/ipv6/conf/all/disable_ipv6", "1"), ("net/ipv6/conf/default/disable_ipv6", "1")];
@@ -16,8 +14,3 @@ pub(crate) const QUIET: [(&str, &str); 6] = [
     ("net/ipv6/conf/default/accept_ra", "0"),
     ("net/ipv6/conf/default/router_solicitations", "0"),
 ];
-
-/// The address in the lab's network that ends with this number.
-pub(crate) fn address(number: u8) -> Ipv6Addr {
-    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number.into())
-}

@@ -1,19 +1,19 @@
 //! A run of the laboratory: a bridge or switches in their own namespaces, and the hosts that they join.
 
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cgroup::{HostGroup, Layout};
-use crate::forwarding::{BRIDGE, FarEnd, Forwarding, Joint};
+use crate::forwarding::{BRIDGE, FarEnd, Forwarding};
 use crate::host::{CONGESTION_CONTROL, Host, HostOptions, HostParts, SYSCTLS};
-use crate::hub::{Hub, mac_text};
+use crate::hub::Hub;
+use crate::joint::Joint;
 use crate::names::{self, HOSTS_MAX};
 use crate::run::Run;
 use crate::switch::{LabSwitch, Row, RowOptions};
 use crate::tools::Tools;
-use crate::{HostCpu, LabError, ipv6, namespace, napi};
+use crate::{HostCpu, LabError, addresses, namespace, napi};
 
 /// Options of a new lab.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Lab {
 
         let (interface, bridge_interface) = self.run.name.interfaces(index);
         let octet = u8::try_from(index + 1).unwrap_or(u8::MAX);
-        let (address, ipv6) = (Ipv4Addr::new(10, 77, 0, octet), ipv6::address(octet));
+        let (address, ipv6) = (addresses::ipv4(octet), addresses::ipv6(octet));
         let port = switch.map(|switch| switch.new_port(&bridge_interface, address, ipv6)).transpose()?;
         let bridge_namespace =
             switch.map_or_else(|| self.run.name.namespace(BRIDGE), |switch| switch.namespace().to_owned());
@@ -207,7 +207,7 @@ impl Lab {
                 "link add {bridge_interface} {} numrxqueues 1 numtxqueues 1 type veth \
                  peer name {interface} address {} numrxqueues 1 numtxqueues 1 netns {namespace}\n{}",
                 far_end.properties,
-                mac_text(*address),
+                addresses::mac_text(addresses::host_mac(*address)),
                 far_end.before_up
             ),
         )?;

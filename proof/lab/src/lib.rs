@@ -1,10 +1,10 @@
 //! The laboratory: hosts as network namespaces, with real servers and proxies on them.
 //!
 //! A [`Lab`] is one run. A bridge in its own namespace joins the hosts' namespaces, so a run does not change
-//! the machine's interfaces and routes. Instead of the bridge, Spillway's switch can join them ([`LabSwitch`]). A [`Host`] can be pinned to a core and limited by a CPU quota for
-//! *its processes and its interface's receive work*, which have separate CPU accounts. [`peers`] starts real
-//! memcached, Redis and proxies on a host or, without privileges, on loopback. [`Host::drop_packets`] drops
-//! packets on a host's cable.
+//! the machine's interfaces and routes. Instead of the bridge, Spillway's switch can join them ([`LabSwitch`]). A
+//! [`Host`] can be pinned to a core and limited by a CPU quota for *its processes and its interface's receive
+//! work*, which have separate CPU accounts. [`peers`] starts real memcached, Redis and proxies on a host or,
+//! without privileges, on loopback. [`Host::drop_packets`] drops packets on a host's cable.
 //!
 //! By default veth does a receiver's work on the sender's core and in the sender's CPU account. In a lab
 //! every veth end has generic receive offload and its own NAPI thread, which is pinned and put into its
@@ -19,6 +19,7 @@
 //!
 //! A lab needs root, iproute2, ethtool and a cpu controller of cgroup v1 or v2. [`unavailable`] names what is missing.
 
+mod addresses;
 mod agent;
 mod awake;
 mod burner;
@@ -31,6 +32,7 @@ mod forwarding;
 mod host;
 mod hub;
 mod ipv6;
+mod joint;
 mod lab;
 mod loss;
 mod names;

@@ -6,21 +6,23 @@
 //! ([`LabSwitch::prepare_hosts`]). Otherwise the kernel drops the packets, and counts them at the port of the switch where
 //! they arrived.
 
+mod own_addresses;
 mod port;
 mod row;
 mod running;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use spillway_auth::SwitchKey;
-use spillway_rules::config::{Config, FLOWS_DEFAULT, OWNER_TIMEOUT_DEFAULT, Port, Services, Station};
+use spillway_rules::ServerId;
+use spillway_rules::config::{Config, FLOWS_DEFAULT, OWNER_TIMEOUT_DEFAULT, Port, Server, Services, Station};
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::host::HostParts;
 use crate::process::{Confinement, Launch, Process};
-use crate::{Host, LabError, hub, ipv6, namespace, napi};
+use crate::{Host, LabError, namespace, napi};
 
 pub use port::SwitchPort;
 pub(crate) use row::{Row, RowOptions};
@@ -75,8 +77,8 @@ impl LabSwitch {
     /// The switch's own addresses, IPv4 and IPv6, which its kernel has at every port that leads to a host. Control
     /// messages of the hosts at this switch are sent to them.
     pub fn addresses(&self) -> [IpAddr; 2] {
-        let number = row::own_number(self.index);
-        [Ipv4Addr::new(10, 77, 0, number).into(), ipv6::address(number).into()]
+        let (ipv4, ipv6) = own_addresses::own_addresses(own_addresses::own_number(self.index));
+        [ipv4.into(), ipv6.into()]
     }
 
     /// Where the hosts at this switch send control messages, by IPv4 and by IPv6.
@@ -116,6 +118,33 @@ impl LabSwitch {
             owner_timeout: OWNER_TIMEOUT_DEFAULT,
             flows_max: FLOWS_DEFAULT,
         }
+    }
+
+    /// Makes a host a server in a configuration of [`LabSwitch::config`]. It has this address for control messages, and may
+    /// own the flows of all services.
+    ///
+    /// # Errors
+    /// The host is connected to another switch.
+    pub fn add_server(
+        &self,
+        config: &mut Config,
+        (host, address): (&Host, IpAddr),
+        id: ServerId,
+        key: SwitchKey,
+    ) -> Result<(), LabError> {
+        let Some(port) = self.port_of(host) else {
+            return Err(LabError::BadOption(format!(
+                "host {:?} cannot be a server of {}: it is connected to another switch",
+                host.name(),
+                self.name()
+            )));
+        };
+        for settings in config.ports.iter_mut().filter(|settings| settings.id == port.id()) {
+            (settings.is_server, settings.may_own) = (true, Services::ALL);
+        }
+        let mac = Mac(host.mac());
+        config.servers.push(Server { id, key, address: address.into(), mac, port: port.id() });
+        Ok(())
     }
 
     /// Loads the switch's XDP program without pins, attaches it to all ports, and prepares the hosts. Add all hosts
@@ -163,13 +192,4 @@ impl LabSwitch {
     ) -> Result<JoinHandle<Result<T, LabError>>, LabError> {
         crate::host::start_thread("switch".into(), self.namespace(), self.row.core, work)
     }
-}
-
-/// A host's Ethernet address: locally administered, and ends with its IPv4 address.
-fn host_mac(address: Ipv4Addr) -> [u8; 6] {
-    hub::mac(address)
-}
-
-fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

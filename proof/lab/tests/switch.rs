@@ -12,7 +12,7 @@ use spillway_lab::peers::Memcached;
 use spillway_lab::{
     Agent, Forwarding, Host, HostOptions, Lab, LabError, LabOptions, LabSwitch, Launch, Place,
 };
-use spillway_rules::config::{Config, Place as ServicePlace, Server, Services};
+use spillway_rules::config::{Config, Place as ServicePlace};
 use spillway_rules::{ServiceId, Verdict};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Flow, FlowState, Import, Relay, Request, ServerId, Site, Status};
@@ -219,6 +219,9 @@ fn hosts_at_both_ends_of_a_row_of_switches_reach_each_other() {
         let switched = running.program().counters().unwrap().of(Verdict::Switched);
         assert!(switched > 2 * 725, "switch {} forwarded only {switched} packets", switch.index());
     }
+    let error =
+        switches[1].add_server(&mut switches[1].config(), (&last, last.address()), ServerId(1), key(1));
+    assert!(matches!(error, Err(LabError::BadOption(_))), "the host is at another switch");
     assert!(matches!(
         lab.host("nowhere", HostOptions { tx_checksums: false, switch: 5, ..HostOptions::default() }),
         Err(LabError::BadOption(_))
@@ -295,16 +298,8 @@ fn configuration(
     let mut config = switch.config();
     config.owner_timeout = TIMEOUT;
     for (number, host) in (1..).zip(servers) {
-        let port = switch.port_of(host).unwrap();
-        let settings = config.ports.iter_mut().find(|settings| settings.id == port.id()).unwrap();
-        (settings.is_server, settings.may_own) = (true, Services::ALL);
-        config.servers.push(Server {
-            id: ServerId(number),
-            key: key(number),
-            address: addresses(host)[family].into(),
-            mac: Mac(host.mac()),
-            port: port.id(),
-        });
+        let address = addresses(host)[family];
+        switch.add_server(&mut config, (host, address), ServerId(number), key(number)).unwrap();
     }
     for &(at, service, server) in places {
         config.places.push(ServicePlace {

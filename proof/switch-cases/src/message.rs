@@ -2,7 +2,9 @@
 //!
 //! This is written from the specification, apart from `core/wire` and the BPF program: a mistake in either shows.
 
+pub(crate) mod numbers;
 pub(crate) mod parse;
+pub(crate) mod view;
 
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -10,6 +12,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use siphasher::sip::SipHasher24;
 
 use crate::mac::Mac;
+
+pub use numbers::{KINDS, STATES, STATUSES, name};
 
 /// Length of a control message in bytes.
 pub const MESSAGE_BYTES: usize = 128;
@@ -19,43 +23,6 @@ pub const MAGIC: [u8; 8] = *b"\xf5SPWSWCH";
 
 /// Flag of messages from the switch.
 pub const FROM_SWITCH: u16 = 1;
-
-/// Kinds by name, with their numbers.
-pub const KINDS: [(&str, u8); 9] = [
-    ("prepare", 1),
-    ("prepared", 2),
-    ("hold", 3),
-    ("own", 4),
-    ("release", 5),
-    ("get", 6),
-    ("heartbeat", 7),
-    ("hello", 8),
-    ("list", 9),
-];
-
-/// Statuses by name, with their numbers.
-pub const STATUSES: [(&str, u8); 9] = [
-    ("none", 0),
-    ("ok", 1),
-    ("stale", 2),
-    ("no-entry", 3),
-    ("full", 4),
-    ("forbidden", 5),
-    ("unknown-version", 6),
-    ("no-owner", 7),
-    ("replayed", 8),
-];
-
-/// States of flows by name, with their numbers.
-pub const STATES: [(&str, u8); 4] = [("none", 0), ("asked", 1), ("held", 2), ("owned", 3)];
-
-/// Name of a number in one of the lists above, for messages.
-pub fn name(names: &[(&'static str, u8)], number: u8) -> String {
-    names
-        .iter()
-        .find(|(_, other)| *other == number)
-        .map_or_else(|| number.to_string(), |(name, _)| (*name).into())
-}
 
 /// The bytes of an address in messages: IPv4 as ::ffff:a.b.c.d.
 pub fn address_bytes(address: IpAddr) -> [u8; 16] {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use crate::case::{Action, Arrival, Case, FlowCheck, OwnerCheck, SiteCheck, Step};
 use crate::error::Position;
+use crate::message::view::MessageView;
 use crate::message::{KINDS, STATES, STATUSES, name};
 use crate::setup::Setup;
 use crate::switch::{FlowRow, Outcome, Site, State, Switch, Verdict};
@@ -128,21 +129,15 @@ pub fn show_difference(expected: &[u8], found: &[u8]) -> String {
     text
 }
 
-/// Kind, status, state and generation of an untagged IPv4 control message, for messages.
+/// Kind, status, state and generation of a control message, for messages.
 fn show_message(frame: &[u8]) -> String {
-    const PAYLOAD: usize = 42;
-    let Some(message) = frame.get(PAYLOAD..).filter(|bytes| bytes.starts_with(&crate::message::MAGIC)) else {
-        return String::new();
-    };
-    let number = |at: usize| message.get(at).copied().unwrap_or_default();
-    let generation = message
-        .get(24..32)
-        .map_or(0, |bytes| bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte)));
+    let Some(message) = MessageView::find_in(frame) else { return String::new() };
     format!(
-        "  found a control message: {} status {} state {} generation {generation}",
-        name(&KINDS, number(9)),
-        name(&STATUSES, number(104)),
-        name(&STATES, number(105))
+        "  found a control message: {} status {} state {} generation {}",
+        name(&KINDS, message.kind()),
+        name(&STATUSES, message.status()),
+        name(&STATES, message.state()),
+        message.generation()
     )
 }
 

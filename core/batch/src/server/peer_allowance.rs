@@ -1,5 +1,5 @@
-//! The allowance of a library client for control messages and empty frames: what each part of the input costs, and what
-//! it earns.
+//! The allowance of a library client for control messages and empty frames: how much each part of the input uses up, and
+//! how much data in both directions adds.
 
 use spillway_transport::Time;
 use spillway_wire::HEADER_BYTES;

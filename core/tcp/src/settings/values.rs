@@ -96,8 +96,8 @@ pub struct Settings {
     /// Maximum of out-of-order bytes in all connections together. Bytes beyond it are dropped, and the peers retransmit
     /// them. Default 64 MiB.
     pub reassembly_total_max: usize,
-    /// Secret key of all hashes, for example for initial sequence numbers, timestamps and cookies. Helpers may share
-    /// it.
+    /// Secret key of all hashes, for example for initial sequence numbers, timestamps and cookies. Helpers may have
+    /// the same key.
     pub key: Key,
     /// The time since 1970 at [`Time::ZERO`](spillway_transport::Time::ZERO), by a clock that survives restarts and is
     /// the same for all helpers that share the key.

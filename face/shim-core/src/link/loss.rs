@@ -1,41 +1,14 @@
 //! The end of a link: its connections end, and its sessions wait for another link.
 
-use spillway_batch::LinkError;
-
 use super::Inner;
+use super::cause::Lost;
 use crate::connections::{self, Connection};
-use crate::log::{self, Reason};
+use crate::log;
 use crate::notify::notify;
-use crate::status::{self, Counter};
-use crate::sys::{self, Errno};
+use crate::status;
+use crate::sys;
 use crate::wakes::Wakes;
 use crate::{link_slots, listeners};
-
-/// Why a link was lost.
-pub(crate) enum Lost {
-    ClosedByPeer,
-    EventLoopClosed,
-    Socket(Errno),
-    Broken(LinkError),
-    SwitchedOff,
-    /// The peer had not authenticated, and the link was closed for a newer one.
-    Evicted,
-}
-
-impl core::fmt::Display for Lost {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Lost::ClosedByPeer => f.write_str("closed by the peer"),
-            Lost::EventLoopClosed => f.write_str("the server closed its event loop"),
-            Lost::Socket(error) => Reason(*error).fmt(f),
-            Lost::Broken(error) => error.fmt(f),
-            Lost::SwitchedOff => f.write_str("switched off"),
-            Lost::Evicted => f.write_str(
-                "too many links have not authenticated yet: this link was dropped for a newer one",
-            ),
-        }
-    }
-}
 
 impl Inner {
     /// Ends the link, and with it all its connections.
@@ -50,7 +23,7 @@ impl Inner {
         let established = self.authentication.is_established();
         if !established {
             self.authentication.abandon();
-            status::count(refusal(&lost));
+            status::count(lost.refusal());
         }
         status::link_ended(self.index, &endpoint.counters(), self.batches_received, established);
         let sessions = self.detach_sessions();
@@ -83,17 +56,5 @@ impl Inner {
             }
         }
         link_slots::give_back(self.index);
-    }
-}
-
-/// The counter for a link that was lost before it was established.
-fn refusal(lost: &Lost) -> Counter {
-    match lost {
-        Lost::Broken(LinkError::UnknownKey { .. } | LinkError::WrongProof) => Counter::LinkKey,
-        Lost::Broken(LinkError::Version { .. }) => Counter::LinkVersion,
-        Lost::Broken(LinkError::HandshakeTimeout) => Counter::LinkTimeout,
-        Lost::SwitchedOff => Counter::LinkOff,
-        Lost::Evicted => Counter::LinkEvicted,
-        _ => Counter::LinkMalformed,
     }
 }

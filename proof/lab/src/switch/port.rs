@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use spillway_rules::PortId;
 
+use super::own_addresses::own_addresses;
+use crate::addresses;
 use crate::forwarding::FarEnd;
 
 /// A port of a [`LabSwitch`](crate::LabSwitch): an interface in its namespace, and the number that the lab gives it.
@@ -55,32 +57,32 @@ impl SwitchPort {
         let after_up = match self.leads_to {
             LeadsTo::Switch(_) => String::new(),
             LeadsTo::Host { ipv4, ipv6, switch_number } => {
-                let (own_ipv4, own_ipv6) = super::row::own_addresses(switch_number);
+                let (own_ipv4, own_ipv6) = own_addresses(switch_number);
                 format!(
                     "addr add {own_ipv4}/32 dev {interface}\naddr add {own_ipv6}/128 dev {interface} nodad\n\
                      route add {ipv4}/32 dev {interface} src {own_ipv4}\nroute add {ipv6}/128 dev {interface}\n"
                 )
             }
         };
-        FarEnd { properties: format!("address {}", mac_text(self.mac)), before_up: String::new(), after_up }
+        FarEnd {
+            properties: format!("address {}", addresses::mac_text(self.mac)),
+            before_up: String::new(),
+            after_up,
+        }
     }
-}
-
-fn mac_text(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipv6;
+    use crate::switch::own_addresses::own_number;
 
     #[test]
     fn a_port_to_a_host_has_the_own_addresses_and_a_route() {
         let leads_to = LeadsTo::Host {
-            ipv4: Ipv4Addr::new(10, 77, 0, 3),
-            ipv6: ipv6::address(3),
-            switch_number: super::super::row::own_number(1),
+            ipv4: addresses::ipv4(3),
+            ipv6: addresses::ipv6(3),
+            switch_number: own_number(1),
         };
         let port = SwitchPort::new(PortId::new(2).unwrap(), "s0b".into(), [2, 1, 0, 0, 1, 2], leads_to);
         let end = port.far_end();

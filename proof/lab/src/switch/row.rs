@@ -1,25 +1,19 @@
 //! The switches of a lab in a row, and what is connected to them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spillway_bpf::{Attachment, Pass};
 use spillway_rules::PortId;
 
+use super::own_addresses::{SWITCHES_MAX, own_number};
 use super::port::{LeadsTo, SwitchPort};
-use super::{host_mac, lock};
 use crate::cgroup::HostGroup;
 use crate::forwarding::SWITCH;
 use crate::host::{HostParts, pin_and_account_forwarding};
 use crate::run::Run;
 use crate::tools::Tools;
-use crate::{LabError, ipv6, namespace};
-
-/// The number of the first switch in the lab's networks, as hosts have the numbers from 1 on. The next switches have
-/// lower numbers.
-const FIRST_OWN_NUMBER: u8 = 254;
-/// Maximum number of switches in a row: their numbers do not reach those of hosts.
-pub(crate) const SWITCHES_MAX: usize = 32;
+use crate::{LabError, addresses, ipv6, namespace};
 
 /// All switches of a lab. Each one but the last is connected to the next one by a cable.
 #[derive(Debug)]
@@ -180,7 +174,7 @@ impl Row {
                     Some(neighbour) => ports.iter().find(|port| port.leads_to() == neighbour),
                 };
                 let port = port.expect("each switch has a cable to each neighbour");
-                stations.push((host_mac(ipv4), port.clone()));
+                stations.push((addresses::host_mac(ipv4), port.clone()));
             }
         }
         stations
@@ -206,24 +200,6 @@ impl Row {
     }
 }
 
-/// The number of a switch in the lab's networks.
-pub(super) fn own_number(index: usize) -> u8 {
-    FIRST_OWN_NUMBER.saturating_sub(u8::try_from(index).unwrap_or(u8::MAX))
-}
-
-pub(super) fn own_addresses(number: u8) -> (Ipv4Addr, Ipv6Addr) {
-    (Ipv4Addr::new(10, 77, 0, number), ipv6::address(number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::names::HOSTS_MAX;
-
-    #[test]
-    fn numbers_of_switches_and_hosts_differ() {
-        let lowest = own_number(SWITCHES_MAX - 1);
-        assert!(usize::from(lowest) > HOSTS_MAX, "switch {lowest}, hosts up to {HOSTS_MAX}");
-        assert_eq!(own_number(0), FIRST_OWN_NUMBER);
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

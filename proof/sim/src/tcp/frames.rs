@@ -5,6 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{arp, checksum, ipv4, tcp, udp};
 
+const IP_AT: usize = ethernet::HEADER_BYTES;
+/// Start of the TCP or UDP header, behind an IPv4 header without options.
+const TRANSPORT_AT: usize = IP_AT + ipv4::HEADER_BYTES;
+/// The flags of a TCP header.
+const FLAGS_AT: usize = TRANSPORT_AT + 13;
+
 /// Hosts have addresses from 10.0.0.1 up.
 pub(crate) fn address_of(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32) // fits: a few hosts
@@ -45,27 +51,47 @@ impl Ends {
 /// A TCP segment in a frame, with the ports of `ends`.
 pub(crate) fn segment(ends: Ends, header: tcp::Header, payload: &[u8]) -> Vec<u8> {
     let header = tcp::Header { source: ends.source.port(), target: ends.target.port(), ..header };
-    let (tcp_at, header_bytes) = (ethernet::HEADER_BYTES + ipv4::HEADER_BYTES, header.header_bytes());
-    let segment_bytes = header_bytes + payload.len();
-    let mut frame = vec![0; tcp_at + segment_bytes];
+    let header_bytes = header.header_bytes();
+    let (mut frame, pseudo) = packet(ends, ipv4::PROTOCOL_TCP, header_bytes + payload.len());
+    let segment = &mut frame[TRANSPORT_AT..];
+    segment[header_bytes..].copy_from_slice(payload);
+    header.emit(segment, payload.len(), pseudo);
+    frame
+}
+
+/// A datagram in a frame.
+pub(crate) fn datagram(ends: Ends, payload: &[u8]) -> Vec<u8> {
+    let header = udp::Header {
+        source: ends.source.port(),
+        target: ends.target.port(),
+        payload_bytes: payload.len() as u16, // fits: one frame
+    };
+    let (mut frame, pseudo) = packet(ends, ipv4::PROTOCOL_UDP, udp::HEADER_BYTES + payload.len());
+    let datagram = &mut frame[TRANSPORT_AT..];
+    datagram[udp::HEADER_BYTES..].copy_from_slice(payload);
+    header.emit(datagram, pseudo);
+    frame
+}
+
+/// A frame with an IPv4 packet whose payload is zeros, and the sum of the payload's pseudo header.
+fn packet(ends: Ends, protocol: u8, payload_bytes: usize) -> (Vec<u8>, checksum::Sum) {
+    let mut frame = vec![0; TRANSPORT_AT + payload_bytes];
     write_ethernet_header(&mut frame, ends.source_mac, ends.target_mac, ethernet::KIND_IPV4);
     let ip = ipv4::Header {
         source: ipv4_of(ends.source),
         target: ipv4_of(ends.target),
-        protocol: ipv4::PROTOCOL_TCP,
+        protocol,
         ttl: 64,
         dscp_ecn: 0,
         ident: 0,
         dont_fragment: true,
-        payload_bytes: segment_bytes as u16, // fits: one frame
+        payload_bytes: payload_bytes as u16, // fits: one frame
     };
-    if let Some(out) = frame[ethernet::HEADER_BYTES..].first_chunk_mut() {
+    if let Some(out) = frame[IP_AT..].first_chunk_mut() {
         ip.emit(out);
     }
-    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment_bytes as u32); // fits
-    frame[tcp_at + header_bytes..].copy_from_slice(payload);
-    header.emit(&mut frame[tcp_at..], payload.len(), pseudo);
-    frame
+    let pseudo = checksum::pseudo_v4(ip.source, ip.target, protocol, payload_bytes as u32); // fits
+    (frame, pseudo)
 }
 
 /// The answer to an ARP request for the address `own`.
@@ -92,36 +118,6 @@ fn write_ethernet_header(frame: &mut [u8], source: Mac, target: Mac, kind: u16) 
     }
 }
 
-/// A datagram in a frame.
-pub(crate) fn datagram(ends: Ends, payload: &[u8]) -> Vec<u8> {
-    let udp_at = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
-    let datagram_bytes = udp::HEADER_BYTES + payload.len();
-    let mut frame = vec![0; udp_at + datagram_bytes];
-    write_ethernet_header(&mut frame, ends.source_mac, ends.target_mac, ethernet::KIND_IPV4);
-    let ip = ipv4::Header {
-        source: ipv4_of(ends.source),
-        target: ipv4_of(ends.target),
-        protocol: ipv4::PROTOCOL_UDP,
-        ttl: 64,
-        dscp_ecn: 0,
-        ident: 0,
-        dont_fragment: true,
-        payload_bytes: datagram_bytes as u16, // fits: one frame
-    };
-    if let Some(out) = frame[ethernet::HEADER_BYTES..].first_chunk_mut() {
-        ip.emit(out);
-    }
-    let header = udp::Header {
-        source: ends.source.port(),
-        target: ends.target.port(),
-        payload_bytes: payload.len() as u16, // fits: one frame
-    };
-    frame[udp_at + udp::HEADER_BYTES..].copy_from_slice(payload);
-    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, datagram_bytes as u32); // fits
-    header.emit(&mut frame[udp_at..], pseudo);
-    frame
-}
-
 /// Whether the frame says that it carries a datagram; the frame may be damaged.
 pub(crate) fn is_datagram(frame: &[u8]) -> bool {
     has_protocol(frame, ipv4::PROTOCOL_UDP)
@@ -135,12 +131,10 @@ pub(crate) fn datagram_in(frame: &[u8]) -> Option<(SocketAddr, &[u8])> {
     Some((SocketAddr::from((ip.target, header.target)), payload))
 }
 
-const IP_AT: usize = ethernet::HEADER_BYTES;
-const TCP_AT: usize = IP_AT + ipv4::HEADER_BYTES;
-const FLAGS_AT: usize = TCP_AT + 13;
-
 fn has_protocol(frame: &[u8], protocol: u8) -> bool {
-    frame.len() > TCP_AT && frame[12..14] == ethernet::KIND_IPV4.to_be_bytes() && frame[IP_AT + 9] == protocol
+    frame.len() > TRANSPORT_AT
+        && frame[12..14] == ethernet::KIND_IPV4.to_be_bytes()
+        && frame[IP_AT + 9] == protocol
 }
 
 /// Source and target of a TCP segment; the frame may be damaged.
@@ -150,7 +144,7 @@ pub(crate) fn ends_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
         SocketAddr::from((ip, u16::from_be_bytes([frame[port], frame[port + 1]])))
     };
     let is_tcp = frame.len() > FLAGS_AT && has_protocol(frame, ipv4::PROTOCOL_TCP);
-    is_tcp.then(|| (end(IP_AT + 12, TCP_AT), end(IP_AT + 16, TCP_AT + 2)))
+    is_tcp.then(|| (end(IP_AT + 12, TRANSPORT_AT), end(IP_AT + 16, TRANSPORT_AT + 2)))
 }
 
 /// The flags of a TCP segment for which [`ends_of`] returns its ends.
@@ -164,10 +158,11 @@ pub(crate) fn with_source(frame: &[u8], source: SocketAddr) -> Vec<u8> {
     let word = |frame: &[u8], at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let (ip, port) = (ipv4_of(source).octets(), source.port().to_be_bytes());
     let new = [[ip[0], ip[1]], [ip[2], ip[3]], port];
-    for (at, to) in [IP_AT + 12, IP_AT + 14, TCP_AT].into_iter().zip(new) {
+    for (at, to) in [IP_AT + 12, IP_AT + 14, TRANSPORT_AT].into_iter().zip(new) {
         let (from, to_word) = (word(&frame, at), u16::from_be_bytes(to));
-        let is_address = at < TCP_AT;
-        for sum_at in [(IP_AT + 10, is_address), (TCP_AT + 16, true)].into_iter().filter(|(_, is)| *is) {
+        let is_address = at < TRANSPORT_AT;
+        for sum_at in [(IP_AT + 10, is_address), (TRANSPORT_AT + 16, true)].into_iter().filter(|(_, is)| *is)
+        {
             let sum = checksum::adjust_u16(word(&frame, sum_at.0), from, to_word);
             frame[sum_at.0..sum_at.0 + 2].copy_from_slice(&sum.to_be_bytes());
         }

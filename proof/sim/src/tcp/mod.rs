@@ -30,6 +30,7 @@ mod gates;
 mod host;
 mod moves;
 mod moving;
+mod names;
 mod owner;
 mod plan;
 mod program;

@@ -1,11 +1,10 @@
 //! Decides when a connection of a host moves to another server, or is exported and imported in place.
 
-use std::collections::BTreeMap;
-
 use spillway_transport::Conn;
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::ServerId;
 
+use super::names::Names;
 use super::planted_fault::PlantedFault;
 use crate::rng::Rng;
 
@@ -58,17 +57,13 @@ impl Moves {
     }
 
     /// The connection that moves after a frame, if any. `of_frame` returns the frame's connection.
-    pub(super) fn pick<P>(
-        &mut self,
-        of_frame: impl FnOnce() -> Option<Conn>,
-        all: &BTreeMap<Conn, P>,
-    ) -> Option<Conn> {
+    pub(super) fn pick(&mut self, of_frame: impl FnOnce() -> Option<Conn>, all: &Names) -> Option<Conn> {
         match self.when {
             When::Never => None,
             When::Always => of_frame(),
-            When::Sometimes(per_1000) if !all.is_empty() && self.rng.chance(per_1000, 1000) => {
+            When::Sometimes(per_1000) if all.len() > 0 && self.rng.chance(per_1000, 1000) => {
                 let index = self.rng.below(all.len() as u64) as usize; // fits: an index
-                all.keys().nth(index).copied()
+                all.nth(index)
             }
             When::Sometimes(_) => None,
         }

@@ -1,6 +1,7 @@
 //! Moves of connections: through the switch to another server (Capybara §3.2), and in place, between any two frames
 //! (Capybara §3.3). The state moves as bytes.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use spillway_tcp::{ExportError, ImportError, Stack};
@@ -8,6 +9,7 @@ use spillway_transport::{Application, Conn, Time};
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
+use super::names::Handle;
 use super::owner::{Agent, Cause, Event, Held};
 use super::rack::Rack;
 use super::transit::Transit;
@@ -16,11 +18,7 @@ const DIFFERENCES_MAX: usize = 8;
 
 impl Rack {
     /// Moves a connection, if a move is due, after a frame with these ends was received or sent.
-    pub(super) fn move_after(
-        &mut self,
-        now: Time,
-        ends: Option<(std::net::SocketAddr, std::net::SocketAddr)>,
-    ) {
+    pub(super) fn move_after(&mut self, now: Time, ends: Option<(SocketAddr, SocketAddr)>) {
         let of_frame = || {
             let (local, peer) = ends?;
             let service = Flow::new(peer.into(), local.into()).ok();
@@ -28,15 +26,16 @@ impl Rack {
                 service.and_then(|flow| self.flows.get(&flow)).or_else(|| self.opened.get(&(local, peer)));
             name.copied()
         };
-        let name = self.moves.pick(of_frame, &self.places);
-        let Some((name, place)) = name.and_then(|name| Some((name, *self.places.get(&name)?))) else {
+        let name = self.moves.pick(of_frame, &self.names);
+        let Some((name, handle)) = name.and_then(|name| Some((name, self.names.handle(name)?))) else {
             return;
         };
         let flow = self.flow_of(name);
         let is_requested =
-            self.moves.leaves() && flow.is_some_and(|flow| self.request_move(now, place.0, flow));
-        if !is_requested && let Err(why) = self.move_in_place(now, name, place) {
-            self.violations.push(format!("{name:?} is exported and imported by server {}: {why}", place.0));
+            self.moves.leaves() && flow.is_some_and(|flow| self.request_move(now, handle.server, flow));
+        if !is_requested && let Err(why) = self.move_in_place(now, name, handle) {
+            let server = handle.server;
+            self.violations.push(format!("{name:?} is exported and imported by server {server}: {why}"));
         }
     }
 
@@ -51,22 +50,21 @@ impl Rack {
         server.agent.as_mut().is_some_and(|agent| agent.request_move(server_now, flow, target))
     }
 
-    fn move_in_place(&mut self, now: Time, name: Conn, place: (usize, Conn)) -> Result<(), String> {
-        let mut state = match self.export(now, place) {
+    fn move_in_place(&mut self, now: Time, name: Conn, handle: Handle) -> Result<(), String> {
+        let mut state = match self.export(now, handle) {
             Ok(state) => state?,
             Err(ExportError::Opening | ExportError::Ended) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
-        self.names.remove(&place);
+        self.names.remove(name);
         let exported = state.clone();
         self.moves.alter(&mut state);
-        let conn = self.import(now, place.0, &state).map_err(|error| error.to_string())?;
+        let conn = self.import(now, handle.server, &state).map_err(|error| error.to_string())?;
         self.moves.in_place += 1;
         if self.moves.is_check_due() {
-            self.compare(now, place.0, &exported, &state)?;
+            self.compare(now, handle.server, &exported, &state)?;
         }
-        self.places.insert(name, (place.0, conn));
-        self.names.insert((place.0, conn), name);
+        self.names.put(name, Handle { conn, ..handle });
         Ok(())
     }
 
@@ -125,16 +123,15 @@ impl Rack {
     /// Exports the connection of a flow, which is then between two stacks; `None` if it cannot be exported.
     fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Rc<[u8]>> {
         let name = *self.flows.get(&flow)?;
-        let place = self.places.get(&name).copied().filter(|place| place.0 == index)?;
-        let mut state = match self.export(now, place).ok()? {
+        let handle = self.names.handle(name).filter(|handle| handle.server == index)?;
+        let mut state = match self.export(now, handle).ok()? {
             Ok(state) => state,
             Err(why) => {
                 self.violations.push(format!("{name:?} is exported by server {index}: {why}"));
                 return None;
             }
         };
-        self.places.remove(&name);
-        self.names.remove(&place);
+        self.names.remove(name);
         if self.moves.keeps_source() {
             // An unknown connection: its events would be violations, too.
             _ = self.import(now, index, &state);
@@ -202,8 +199,7 @@ impl Rack {
                     .push(format!("server {index} owns {flow:?}, but imports it not: {why}"));
             }
         };
-        self.places.insert(name, (index, conn));
-        self.names.insert((index, conn), name);
+        self.names.put(name, Handle { server: index, conn });
         self.imports.push((flow, index));
         if is_return {
             self.moves.returned += 1;
@@ -244,10 +240,10 @@ impl Rack {
         cause: Cause,
     ) {
         let name = self.flows.get(&flow).copied();
-        let place = name.and_then(|name| self.places.get(&name)).copied();
-        let Some(place) = place.filter(|place| place.0 == index) else { return };
+        let handle = name.and_then(|name| self.names.handle(name));
+        let Some(handle) = handle.filter(|handle| handle.server == index) else { return };
         // A connection that has just ended reports that itself.
-        if self.export(now, place).is_ok() {
+        if self.export(now, handle).is_ok() {
             self.lose(application, now, flow, cause);
         }
     }
@@ -264,13 +260,9 @@ impl Rack {
     }
 
     /// Exports a connection, writes its state as bytes, and parses the bytes again.
-    fn export(
-        &mut self,
-        now: Time,
-        place: (usize, Conn),
-    ) -> Result<Result<ConnectionState, String>, ExportError> {
-        let server = &mut self.servers[place.0];
-        let state = server.stack.export(server.time(now), place.1)?;
+    fn export(&mut self, now: Time, handle: Handle) -> Result<Result<ConnectionState, String>, ExportError> {
+        let server = &mut self.servers[handle.server];
+        let state = server.stack.export(server.time(now), handle.conn)?;
         let mut bytes = Vec::new();
         state.emit(&mut bytes);
         Ok(match ConnectionState::parse(&bytes) {

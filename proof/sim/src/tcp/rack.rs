@@ -12,6 +12,7 @@ use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 
 use super::frames::{datagram_in, ends_of, flags_of, is_datagram};
 use super::moves::Moves;
+use super::names::{Handle, Names};
 use super::owner::{self, Agent, Cause, Output, Sorted};
 use super::transit::Transit;
 use crate::rng::Rng;
@@ -60,9 +61,7 @@ pub(crate) enum Sent<'a> {
 #[derive(Debug)]
 pub(crate) struct Rack {
     pub(super) servers: Vec<Server>,
-    /// Server of each connection and handle there, by the name that the program uses; `names` is the inverse.
-    pub(super) places: BTreeMap<Conn, (usize, Conn)>,
-    pub(super) names: BTreeMap<(usize, Conn), Conn>,
+    pub(super) names: Names,
     /// Connections between two stacks.
     pub(super) transits: BTreeMap<Conn, Transit>,
     /// The latest connection of each flow of a service.
@@ -72,7 +71,6 @@ pub(crate) struct Rack {
     pub(crate) opened: BTreeMap<(SocketAddr, SocketAddr), Conn>,
     pub(super) moves: Moves,
     services: [SocketAddr; 2],
-    next_name: u32,
     /// Time of the present turn.
     pub(super) latest: Time,
     /// Damaged frames that stacks received in the present turn.
@@ -112,15 +110,13 @@ impl Rack {
         };
         Rack {
             servers: settings.into_iter().enumerate().map(server).collect(),
-            places: BTreeMap::new(),
-            names: BTreeMap::new(),
+            names: Names::default(),
             transits: BTreeMap::new(),
             flows: BTreeMap::new(),
             flow_of: BTreeMap::new(),
             opened: BTreeMap::new(),
             moves,
             services,
-            next_name: 0,
             latest: now,
             damaged: 0,
             lost: Vec::new(),
@@ -259,7 +255,7 @@ impl Rack {
         let server = &mut self.servers[index];
         if let Some(delivery) = server.stack.handle_frame(server.time(now), frame) {
             let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
-            match self.names.get(&(index, delivery.conn)).copied() {
+            match self.names.name(Handle { server: index, conn: delivery.conn }) {
                 Some(name) => application.handle(now, name, event, self),
                 None => {
                     self.violations.push(format!("{:?} received bytes, but was never opened", delivery.conn))
@@ -347,7 +343,7 @@ impl Rack {
         while stacks_without_event < self.servers.len() {
             if let Some((conn, event)) = self.servers[index].stack.poll_event() {
                 (stacks_without_event, has_events) = (0, true);
-                self.pass_event(application, now, (index, conn), &event);
+                self.pass_event(application, now, Handle { server: index, conn }, &event);
             } else {
                 (stacks_without_event, index) = (stacks_without_event + 1, (index + 1) % self.servers.len());
             }
@@ -359,14 +355,14 @@ impl Rack {
         &mut self,
         application: &mut A,
         now: Time,
-        place: (usize, Conn),
+        handle: Handle,
         event: &StackEvent,
     ) {
         if let StackEvent::Opened { peer, listener: Some(listener) } = event {
-            self.add_accepted(place, *peer, *listener);
+            self.add_accepted(handle, *peer, *listener);
         }
-        let Some(name) = self.names.get(&place).copied() else {
-            return self.violations.push(format!("{event:?} of {:?}, which was never opened", place.1));
+        let Some(name) = self.names.name(handle) else {
+            return self.violations.push(format!("{event:?} of {:?}, which was never opened", handle.conn));
         };
         let event = match event {
             StackEvent::Opened { peer, listener } => Event::Opened { peer: *peer, listener: *listener },
@@ -382,8 +378,8 @@ impl Rack {
         application.handle(now, name, event, self);
     }
 
-    fn add_accepted(&mut self, place: (usize, Conn), peer: SocketAddr, listener: u16) {
-        let name = self.add_connection(place);
+    fn add_accepted(&mut self, handle: Handle, peer: SocketAddr, listener: u16) {
+        let name = self.names.add(handle);
         let service = self.services[usize::from(listener).min(1)];
         match Flow::new(peer.into(), service.into()) {
             Ok(flow) => {
@@ -394,21 +390,11 @@ impl Rack {
         }
     }
 
-    /// Gives a new connection a name and a place.
-    pub(super) fn add_connection(&mut self, place: (usize, Conn)) -> Conn {
-        let name = Conn { slot: self.next_name, generation: 0 };
-        self.next_name += 1;
-        self.places.insert(name, place);
-        self.names.insert(place, name);
-        name
-    }
-
     /// A connection has ended on its stack.
     pub(super) fn end_connection(&mut self, now: Time, name: Conn) {
-        if let Some(place) = self.places.remove(&name) {
-            self.names.remove(&place);
+        if let Some(handle) = self.names.remove(name) {
             let flow = self.forget_flow(name);
-            let server = &mut self.servers[place.0];
+            let server = &mut self.servers[handle.server];
             let server_now = server.time(now);
             if let Some((agent, flow)) = server.agent.as_mut().zip(flow) {
                 agent.connection_ended(server_now, flow);
@@ -424,7 +410,7 @@ impl Rack {
         Some(flow)
     }
 
-    /// A connection is lost by design of the protocol; the program learns of it as of a failure.
+    /// A connection is lost by design of the protocol. For the program it has failed.
     pub(super) fn lose<A: Application>(&mut self, application: &mut A, now: Time, flow: Flow, cause: Cause) {
         self.lost.push((flow, cause));
         if cause == Cause::Foreign {
@@ -433,16 +419,14 @@ impl Rack {
         }
         let Some(name) = self.flows.remove(&flow) else { return };
         let is_aborted = self.transits.remove(&name).is_some_and(|transit| transit.is_aborted());
-        if let Some(place) = self.places.remove(&name) {
-            self.names.remove(&place);
-        }
+        self.names.remove(name);
         if !is_aborted {
             application.handle(now, name, Event::Lost(LostReason::Failed), self);
         }
     }
 
     pub(super) fn stack_of(&mut self, name: Conn) -> Option<(&mut Stack, Conn)> {
-        let (index, conn) = *self.places.get(&name)?;
-        Some((&mut self.servers[index].stack, conn))
+        let Handle { server, conn } = self.names.handle(name)?;
+        Some((&mut self.servers[server].stack, conn))
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use spillway_transport::{Chunk, Conn, Full, Time, Transport};
 
+use super::names::Handle;
 use super::rack::Rack;
 
 impl Transport for Rack {
@@ -13,7 +14,7 @@ impl Transport for Rack {
         let server = &mut self.servers[0];
         let conn = server.stack.connect(server.time(now), target)?;
         let local = server.stack.local_address(conn);
-        let name = self.add_connection((0, conn));
+        let name = self.names.add(Handle { server: 0, conn });
         match local {
             Some(local) => _ = self.opened.insert((local, target), name),
             None => self.violations.push(format!("{name:?} has no address")),
@@ -27,7 +28,7 @@ impl Transport for Rack {
     }
 
     fn room(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.servers[*index].stack.room(*conn))
+        self.names.handle(name).map_or(0, |at| self.servers[at.server].stack.room(at.conn))
     }
 
     fn send(&mut self, name: Conn, bytes: &[u8]) -> usize {
@@ -60,11 +61,11 @@ impl Transport for Rack {
     }
 
     fn queued(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.servers[*index].stack.queued(*conn))
+        self.names.handle(name).map_or(0, |at| self.servers[at.server].stack.queued(at.conn))
     }
 
     fn held(&self, name: Conn) -> usize {
-        self.places.get(&name).map_or(0, |(index, conn)| self.servers[*index].stack.held(*conn))
+        self.names.handle(name).map_or(0, |at| self.servers[at.server].stack.held(at.conn))
     }
 
     fn held_by_all(&self) -> usize {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::switch::ServerId;
 
-use super::cabling::Cable;
+use super::cabling::{Cable, Cabling};
 use super::fabric::{Fabric, Leg};
 use super::frames::{address_of, datagram};
 use super::gates::SharedGates;
@@ -16,7 +16,7 @@ use super::host::Host;
 use super::moves::Moves;
 use super::owner;
 use super::path::Path;
-use super::plan::{GATED_PORT, PORT, Plan};
+use super::plan::{GATED_PORT, Plan};
 use super::planted_fault::{FaultyProgram, PlantedFault};
 use super::program::{Addresses, Program};
 use super::rack::{Rack, Sent};
@@ -128,8 +128,8 @@ impl World {
         let planted_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
             let records = (oracle.clone(), gates.clone());
-            let program =
-                Program::new(addresses_of(host, world.plan.hosts), world.plan.behaviour, rng.fork(), records);
+            let addresses = addresses_of(host, world.plan.hosts, &world.fabric.cabling);
+            let program = Program::new(addresses, world.plan.behaviour, rng.fork(), records);
             let planted = planted.filter(|_| host == planted_host);
             let program = FaultyProgram::new(program, planted, rng.range(1, FAULT_AFTER_MAX) as u32); // fits: few
             let clock = if world.plan.clocks_differ { Clock::draw(&mut rng) } else { Clock::TRUE };
@@ -147,7 +147,8 @@ impl World {
             world.next_fault(Duration::ZERO);
         }
         if let Some(settings) = world.plan.rogue {
-            let targets = (0..world.plan.hosts).flat_map(listeners).collect();
+            let cabling = &world.fabric.cabling;
+            let targets = (0..world.plan.hosts).flat_map(|host| cabling.services(host)).collect();
             world.rogue = Some(Rogue::new(address_of(world.plan.hosts), targets, settings, rng.fork()));
             world.agenda.add(world.now, WorldEvent::Rogue);
         }
@@ -324,20 +325,16 @@ impl World {
     }
 }
 
-/// A host's addresses, and the listeners of the other hosts.
-fn addresses_of(host: usize, hosts: usize) -> Addresses {
-    let end = |host, port| SocketAddr::from((address_of(host), port));
+/// The addresses of one of `hosts` hosts, and the listeners of the other hosts.
+fn addresses_of(host: usize, hosts: usize, cabling: &Cabling) -> Addresses {
+    let end = |host| SocketAddr::from((address_of(host), 0));
     let others = (0..hosts).filter(|other| *other != host);
     Addresses {
-        own: end(host, 0),
-        listeners: [end(host, PORT), end(host, GATED_PORT)],
-        targets: others.flat_map(|other| [end(other, PORT), end(other, GATED_PORT)]).collect(),
-        rogues: vec![end(hosts, 0)],
+        own: end(host),
+        listeners: cabling.services(host),
+        targets: others.flat_map(|other| cabling.services(other)).collect(),
+        rogues: vec![end(hosts)],
     }
-}
-
-fn listeners(host: usize) -> [SocketAddr; 2] {
-    [PORT, GATED_PORT].map(|port| SocketAddr::from((address_of(host), port)))
 }
 
 impl PhasedWorld for World {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use crate::message::{KINDS, MAGIC, MESSAGE_BYTES, STATUSES, name};
+use crate::message::view::MessageView;
+use crate::message::{KINDS, STATUSES, name};
 use crate::switch::{Outcome, VERDICTS, Verdict};
 
 /// The statuses that answers to each kind can have, in the order of [`KINDS`].
@@ -45,8 +46,8 @@ impl RandomCoverage {
             Some(&"relayed") => &mut self.relays,
             _ => return,
         };
-        if let Some(pair) = kind_and_status(&outcome.frame) {
-            *map.entry(pair).or_insert(0) += 1;
+        if let Some(message) = MessageView::find_in(&outcome.frame) {
+            *map.entry((message.kind(), message.status())).or_insert(0) += 1;
         }
     }
 
@@ -120,12 +121,6 @@ impl RandomCoverage {
 
 fn number(names: &[(&str, u8)], name: &str) -> u8 {
     names.iter().find(|(other, _)| *other == name).map_or(u8::MAX, |(_, number)| *number)
-}
-
-fn kind_and_status(frame: &[u8]) -> Option<(u8, u8)> {
-    let start = frame.windows(MAGIC.len()).position(|bytes| bytes == MAGIC)?;
-    let message = frame.get(start..start + MESSAGE_BYTES)?;
-    Some((message[9], message[104]))
 }
 
 #[cfg(test)]

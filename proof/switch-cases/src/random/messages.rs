@@ -6,22 +6,11 @@ use super::traffic::Drawn;
 use super::world::{KnownFlow, Sender, World};
 use crate::mac::Mac;
 use crate::message::Message;
+use crate::message::numbers::kind::{GET, HEARTBEAT, HELLO, HOLD, LIST, OWN, PREPARE, PREPARED, RELEASE};
+use crate::message::numbers::state::{ASKED, HELD, OWNED};
+use crate::message::numbers::status;
 use crate::packet::{Content, Packet};
 use crate::setup::DAEMON_PORT;
-
-const PREPARE: u8 = 1;
-const PREPARED: u8 = 2;
-const HOLD: u8 = 3;
-const OWN: u8 = 4;
-const RELEASE: u8 = 5;
-const GET: u8 = 6;
-const HEARTBEAT: u8 = 7;
-const HELLO: u8 = 8;
-const LIST: u8 = 9;
-
-const ASKED: u8 = 1;
-const HELD: u8 = 2;
-const OWNED: u8 = 3;
 
 /// Time between heartbeats.
 const HEARTBEAT_NS: u64 = 10_000_000;
@@ -105,7 +94,14 @@ impl World {
                 }
             }
             PREPARED => {
-                message.status = self.pick(&[0, 0, 1, 1, 4, 2]);
+                message.status = self.pick(&[
+                    status::NONE,
+                    status::NONE,
+                    status::OK,
+                    status::OK,
+                    status::FULL,
+                    status::STALE,
+                ]);
                 (message.owner, message.mac) = (Some(flow.target_at), server.mac);
                 if self.chance(40) {
                     let at = self.place_of(server.id, flow.service);

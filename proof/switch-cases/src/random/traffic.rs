@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::world::{KnownFlow, World};
 use crate::mac::Mac;
+use crate::message::numbers::state;
 use crate::packet::{Arp, Body, Content, Packet, Payload, tcp_flags};
-use crate::setup::DAEMON_PORT;
+use crate::setup::{DAEMON_PORT, Host};
 
 /// A frame and the port at which it arrives.
 pub(super) struct Drawn {
@@ -60,17 +61,16 @@ impl World {
 
     /// Frames of other kinds.
     pub(super) fn other_frame(&mut self) -> Drawn {
-        let hosts: Vec<(Mac, Option<u8>, Vec<IpAddr>)> =
-            self.setup.hosts.values().map(|host| (host.mac, host.port, host.addresses.clone())).collect();
+        let hosts: Vec<Host> = self.setup.hosts.values().cloned().collect();
         let (source_index, target_index) = (self.index(hosts.len()), self.index(hosts.len()));
         let (source, target) = (&hosts[source_index], &hosts[target_index]);
-        let ingress = source.1.unwrap_or(1);
+        let ingress = source.port.unwrap_or(1);
         let mut packet = match self.random.below(6) {
             0 => self.arp(source, target),
             1 => self.solicitation(source),
             2 => Packet {
-                source: source.0,
-                destination: target.0,
+                source: source.mac,
+                destination: target.mac,
                 vlan_tags: Vec::new(),
                 body: Body::Other(self.pick(&ETHERNET_TYPES), vec![0; 46]),
                 edits: Vec::new(),
@@ -88,12 +88,7 @@ impl World {
         Drawn { ingress, packet }
     }
 
-    fn ip_packet(
-        &mut self,
-        source: &(Mac, Option<u8>, Vec<IpAddr>),
-        target: &(Mac, Option<u8>, Vec<IpAddr>),
-        ingress: u8,
-    ) -> Packet {
+    fn ip_packet(&mut self, source: &Host, target: &Host, ingress: u8) -> Packet {
         let is_v6 = self.chance(40);
         let family =
             |addresses: &[IpAddr]| addresses.iter().copied().find(|address| address.is_ipv6() == is_v6);
@@ -106,11 +101,11 @@ impl World {
             ["192.0.2.7", "192.0.2.200", "203.0.113.1", "224.0.0.1", "10.0.0.1"]
                 .map(|text| text.parse().expect("an address"))
         };
-        let from = family(&source.2).unwrap_or(fallback);
+        let from = family(&source.addresses).unwrap_or(fallback);
         let to = match self.random.below(4) {
             0 => fallback,
             1 => self.pick(&elsewhere),
-            _ => family(&target.2).unwrap_or(fallback),
+            _ => family(&target.addresses).unwrap_or(fallback),
         };
         let ports = (self.pick(&[53_u16, 40_000, 7100]), self.pick(&[53_u16, 80, 7100, 7101, 8080]));
         let (from_port, to_port) = (SocketAddr::new(from, ports.0), SocketAddr::new(to, ports.1));
@@ -126,15 +121,11 @@ impl World {
             _ => Packet::ip(from, to, Payload::Other(self.pick(&PROTOCOLS), data)),
         };
         packet.set_macs(&self.setup, ingress);
-        packet.source = source.0;
+        packet.source = source.mac;
         packet
     }
 
-    fn arp(
-        &mut self,
-        source: &(Mac, Option<u8>, Vec<IpAddr>),
-        target: &(Mac, Option<u8>, Vec<IpAddr>),
-    ) -> Packet {
+    fn arp(&mut self, source: &Host, target: &Host) -> Packet {
         let octets = |addresses: &[IpAddr]| {
             addresses
                 .iter()
@@ -144,31 +135,31 @@ impl World {
                 .unwrap_or([10, 0, 0, 254])
         };
         let is_request = self.chance(60);
-        let wanted = if self.chance(30) { [10, 0, 0, 254] } else { octets(&target.2) };
+        let wanted = if self.chance(30) { [10, 0, 0, 254] } else { octets(&target.addresses) };
         Packet {
-            source: source.0,
-            destination: if is_request { Mac::BROADCAST } else { target.0 },
+            source: source.mac,
+            destination: if is_request { Mac::BROADCAST } else { target.mac },
             vlan_tags: Vec::new(),
             body: Body::Arp(Arp {
                 operation: if is_request { 1 } else { 2 },
-                sender: (source.0, octets(&source.2)),
+                sender: (source.mac, octets(&source.addresses)),
                 target: (Mac::default(), wanted),
             }),
             edits: Vec::new(),
         }
     }
 
-    fn solicitation(&mut self, source: &(Mac, Option<u8>, Vec<IpAddr>)) -> Packet {
+    fn solicitation(&mut self, source: &Host) -> Packet {
         let wanted: IpAddr = self.pick(&["2001:db8::254", "2001:db8::1"]).parse().expect("an address");
         let octets = crate::message::address_bytes(wanted);
         let mut content = vec![0; 4];
         content.extend(octets);
         content.extend([1, 1]);
-        content.extend(source.0.0);
+        content.extend(source.mac.0);
         let kind = self.pick(&[135, 135, 136]);
-        let from = source.2.iter().copied().find(IpAddr::is_ipv6).unwrap_or(wanted);
+        let from = source.addresses.iter().copied().find(IpAddr::is_ipv6).unwrap_or(wanted);
         let mut packet = Packet::ip(from, wanted, Payload::Icmp(kind, content));
-        packet.source = source.0;
+        packet.source = source.mac;
         packet.destination = Mac([0x33, 0x33, 0xff, octets[13], octets[14], octets[15]]);
         packet
     }
@@ -177,7 +168,7 @@ impl World {
     pub(super) fn any_flow(&mut self) -> KnownFlow {
         if self.chance(65) {
             let with_entry: Vec<usize> =
-                (0..self.flows.len()).filter(|index| self.flows[*index].state != 0).collect();
+                (0..self.flows.len()).filter(|index| self.flows[*index].state != state::NONE).collect();
             if !with_entry.is_empty() {
                 let index = self.pick(&with_entry);
                 return self.flows[index].clone();

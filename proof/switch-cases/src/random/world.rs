@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use spillway_parts::Random;
 
 use crate::mac::Mac;
-use crate::message::{MAGIC, MESSAGE_BYTES, address_of};
+use crate::message::numbers::{kind, state, status};
+use crate::message::view::MessageView;
 use crate::setup::{Host, Place, Server, Setup};
 
 /// Sizes of the table of flows, some of which get full.
@@ -143,7 +144,7 @@ impl World {
                     flows.push(KnownFlow {
                         client,
                         service: service.at,
-                        state: 0,
+                        state: state::NONE,
                         generations: [0; GENERATIONS],
                         replaced: 0,
                         owner: service.server,
@@ -253,39 +254,36 @@ impl World {
 
     /// Reads what the switch has sent to a server: flows' states, and lost terms.
     pub(super) fn learn(&mut self, frame: &[u8]) {
-        let Some(start) = frame.windows(MAGIC.len()).position(|bytes| bytes == MAGIC) else { return };
-        let Some(message) = frame.get(start..start + MESSAGE_BYTES) else { return };
-        let (kind, status, state) = (message[9], message[104], message[105]);
-        if matches!(kind, 7 | 8) {
-            let sender = self.senders.iter_mut().find(|sender| sender.server.id == message[15]);
+        let Some(message) = MessageView::find_in(frame) else { return };
+        let (kind, status, state) = (message.kind(), message.status(), message.state());
+        if matches!(kind, kind::HEARTBEAT | kind::HELLO) {
+            let sender = self.senders.iter_mut().find(|sender| sender.server.id == message.sender());
             if let Some(sender) = sender {
-                sender.wants_hello = if kind == 8 { status != 1 } else { status == 7 };
+                sender.wants_hello =
+                    if kind == kind::HELLO { status != status::OK } else { status == status::NO_OWNER };
             }
             return;
         }
-        let endpoint = |at: usize| {
-            let bytes: [u8; 18] = message[at..at + 18].try_into().expect("inside the message");
-            let address = <[u8; 16]>::try_from(&bytes[..16]).expect("16 of 18 bytes");
-            SocketAddr::new(address_of(address), u16::from_be_bytes([bytes[16], bytes[17]]))
-        };
-        let (client, service, site) = (endpoint(36), endpoint(54), endpoint(72));
-        let mac = Mac(message[90..96].try_into().expect("inside the message"));
-        let server = self.setup.servers.values().find(|server| server.mac == mac).map(|server| server.id);
-        let generation = u64::from_be_bytes(message[24..32].try_into().expect("inside the message"));
+        let (client, service, site) = (message.client(), message.service(), message.owner());
+        let server =
+            self.setup.servers.values().find(|server| server.mac == message.mac()).map(|server| server.id);
+        let generation = message.generation();
         let known = self.flows.iter_mut().find(|flow| (flow.client, flow.service) == (client, service));
-        let Some(flow) = known.filter(|_| kind != 9) else { return };
+        let Some(flow) = known.filter(|_| kind != kind::LIST) else { return };
         flow.state = state;
         if generation != flow.generations[0] {
             flow.generations.rotate_right(1);
             flow.generations[0] = generation;
         }
-        let is_relay = matches!(kind, 1 | 2) && status == 1 && matches!(state, 1 | 2);
+        let is_relay = matches!(kind, kind::PREPARE | kind::PREPARED)
+            && status == status::OK
+            && matches!(state, state::ASKED | state::HELD);
         match server {
             Some(server) if is_relay => (flow.target, flow.target_at) = (server, site),
             Some(server) => (flow.owner, flow.owner_at) = (server, site),
             None => {}
         }
-        if state == 0 {
+        if state == state::NONE {
             flow.owner =
                 self.services.iter().find(|place| place.at == service).map_or(0, |place| place.server);
             flow.owner_at = service;

@@ -85,7 +85,7 @@ impl Effort {
     }
 }
 
-/// Whether clients switch by themselves.
+/// Whether clients decide when relief starts and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     Decides,

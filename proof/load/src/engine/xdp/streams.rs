@@ -35,7 +35,7 @@ struct Stream {
     phase: Phase,
     /// The peer sends no more bytes than those in `received`.
     has_finished: bool,
-    /// The worker has dropped the stream, and the connection ends by itself.
+    /// The worker has dropped the stream. The stack still sends the last bytes and the FIN.
     is_dropped: bool,
     received: Vec<u8>,
     /// Bytes at the start of `received` that the worker has taken.

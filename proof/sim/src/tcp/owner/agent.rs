@@ -12,9 +12,9 @@ use spillway_wire::switch::{Body, Endpoint, Flow, Kind, MESSAGE_BYTES, Message, 
 
 use super::held_frames::Held;
 use super::lent::Lent;
-use super::membership::{Due, Membership};
+use super::membership::Membership;
 use super::sequences::Sequences;
-use super::source::{MoveTimes, Source, Todo};
+use super::source::{MoveTimes, Source};
 use super::target::Target;
 use super::transfer::{Transfer, TransferMessage};
 
@@ -24,8 +24,6 @@ const WAITING_MAX: usize = 4096;
 const FINISHED_MAX: usize = 1024;
 /// For this time an owner asks the original owner for a flow whose entry the switch has lost.
 pub(super) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
-/// Unanswered releases of a flow.
-const RELEASES_MAX: u32 = 20;
 
 /// What an agent needs to know.
 #[derive(Clone, Debug)]
@@ -105,9 +103,9 @@ pub(super) struct Owned {
 
 /// The release of a flow whose connection has ended.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
-    next_at: Time,
-    releases: u32,
+pub(super) struct Ended {
+    pub(super) next_at: Time,
+    pub(super) releases: u32,
 }
 
 /// A server's agent.
@@ -125,10 +123,13 @@ pub(crate) struct Agent {
     pub(super) lent: Lent,
     /// Flows that the original owner moves to servers that have their connections already.
     pub(super) lending: BTreeSet<Flow>,
-    ended: BTreeMap<Flow, Ended>,
+    pub(super) ended: BTreeMap<Flow, Ended>,
     /// Requests in flight, by sequence.
     pub(super) waiting: BTreeMap<u64, (Kind, Flow)>,
-    pub(super) load: (u32, u32),
+    /// Number of connections that the stack has.
+    pub(super) connections: u32,
+    /// Number of further connections that the stack can have.
+    pub(super) free_places: u32,
     outputs: VecDeque<Output>,
     pub(super) events: VecDeque<Event>,
     /// Flows that were taken back after the switch had lost their entries.
@@ -149,7 +150,8 @@ impl Agent {
             lending: BTreeSet::new(),
             ended: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            load: (0, 0),
+            connections: 0,
+            free_places: 0,
             outputs: VecDeque::new(),
             events: VecDeque::new(),
             reclaimed: 0,
@@ -166,7 +168,7 @@ impl Agent {
 
     /// Number of connections, and how many more the stack can have.
     pub(crate) fn set_load(&mut self, connections: usize, free_places: usize) {
-        self.load = (connections as u32, free_places as u32); // fit: a table's length
+        (self.connections, self.free_places) = (connections as u32, free_places as u32); // fit: a table's length
     }
 
     /// Begins to move a connection of this server. `to`: `None` lets the switch choose. Returns false if the server cannot
@@ -305,6 +307,13 @@ impl Agent {
         self.owned.remove(flow);
     }
 
+    /// The server does not own a flow any more whose connection it has.
+    pub(super) fn give_up(&mut self, flow: Flow, cause: Cause) {
+        self.owned.remove(&flow);
+        self.ended.remove(&flow);
+        self.events.push_back(Event::Drop { flow, cause });
+    }
+
     pub(super) fn forget_ended(&mut self) {
         self.ended.clear();
     }
@@ -349,112 +358,6 @@ impl Agent {
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    pub(crate) fn poll_timeout(&self) -> Time {
-        let mut next_at = self.membership.poll_timeout();
-        if self.membership.is_owner() {
-            let sources = self.sources.values().map(Source::poll_timeout);
-            let targets = self.targets.values().map(|(_, target)| target.poll_timeout());
-            let reclaims = self.owned.values().filter_map(|owned| owned.reclaim).map(|(_, at)| at);
-            let releases = self.ended.values().map(|ended| ended.next_at);
-            let all = sources.chain(targets).chain(reclaims).chain(releases);
-            next_at = all.fold(next_at, Time::min);
-        }
-        next_at
-    }
-
-    /// Sends what is due.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
-        if let Some(due) = self.membership.poll(now) {
-            let request = match due {
-                Due::Hello => {
-                    // Answers to requests before a hello are those of another term.
-                    self.waiting.clear();
-                    Request::Hello
-                }
-                Due::Heartbeat => Request::Heartbeat {
-                    service: self.settings.places[0].0,
-                    load: self.load.0,
-                    free_places: self.load.1,
-                    weight: 1,
-                },
-            };
-            let sequence = self.request(now, request);
-            self.membership.record_sent(now, sequence);
-        }
-        if self.membership.is_owner() {
-            self.poll_sources(now);
-            self.poll_targets(now);
-            self.poll_reclaims(now);
-            self.poll_releases(now);
-        }
-    }
-
-    fn poll_sources(&mut self, now: Time) {
-        let due = self.sources.iter_mut().filter_map(|(flow, source)| Some((*flow, source.poll(now)?)));
-        for (flow, todo) in due.collect::<Vec<_>>() {
-            match todo {
-                Todo::Request(request) => _ = self.request(now, request),
-                Todo::State { generation, target, state } => {
-                    if let Some(to) = self.server_with(target.mac()) {
-                        self.transfer(to, flow, generation, Transfer::State(state.to_vec()));
-                    }
-                }
-            }
-        }
-    }
-
-    fn poll_targets(&mut self, now: Time) {
-        let expired = self.targets.iter().filter(|(_, (_, target))| target.is_expired(now));
-        for flow in expired.map(|(flow, _)| *flow).collect::<Vec<_>>() {
-            self.refuse(flow);
-        }
-        let due = self.targets.values_mut().filter_map(|(_, target)| target.poll(now));
-        for request in due.collect::<Vec<_>>() {
-            self.request(now, request);
-        }
-    }
-
-    fn poll_reclaims(&mut self, now: Time) {
-        let due = self.owned.iter().filter_map(|(flow, owned)| Some((*flow, owned.reclaim?)));
-        for (flow, (until, at)) in due.filter(|(_, (_, at))| *at <= now).collect::<Vec<_>>() {
-            debug_assert!(at <= now, "only reclaims that are due are collected");
-            if now >= until && !self.targets.contains_key(&flow) {
-                self.give_up(flow, Cause::Restart);
-                continue;
-            }
-            if let Some(owned) = self.owned.get_mut(&flow) {
-                owned.reclaim = Some((until, now + self.settings.times.retry));
-            }
-            self.transfer(self.settings.original, flow, 0, Transfer::Reclaim);
-        }
-    }
-
-    /// The server does not own a flow any more whose connection it has.
-    pub(super) fn give_up(&mut self, flow: Flow, cause: Cause) {
-        self.owned.remove(&flow);
-        self.ended.remove(&flow);
-        self.events.push_back(Event::Drop { flow, cause });
-    }
-
-    fn poll_releases(&mut self, now: Time) {
-        let due = self
-            .ended
-            .iter()
-            .filter(|(flow, ended)| ended.next_at <= now && !self.sources.contains_key(flow));
-        for flow in due.map(|(flow, _)| *flow).collect::<Vec<_>>() {
-            let generation = self.owned.get(&flow).map(|owned| owned.generation);
-            let Some(ended) = self.ended.get_mut(&flow) else { continue };
-            ended.next_at = now + 4 * self.settings.times.retry;
-            ended.releases += 1;
-            match generation {
-                Some(generation) if ended.releases <= RELEASES_MAX => {
-                    self.request(now, Request::Release { flow, generation });
-                }
-                _ => self.end_release(&flow),
-            }
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`source`] and [`target`]: one move each; `held_frames`: what arrives at the target before the connection does
 //! - [`transfer`]: messages between servers, with the connection's state
 //! - [`lent`]: connections of the original owner that other servers have
-//! - [`agent`]: all of a server's flows; `answers` and `relays` dispatch what arrives
+//! - [`agent`]: all of a server's flows; `answers` and `relays` dispatch what arrives, `timers` sends what is due
 
 mod agent;
 mod answers;
@@ -18,6 +18,7 @@ mod source;
 mod target;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod transfer;
 
 pub(crate) use agent::{Agent, Cause, Event, Output, Settings, Sorted};

@@ -38,7 +38,7 @@ impl Agent {
             self.handle_outcome(now, flow, Some(source::Outcome::Moved));
         }
         let is_new = self.targets.get(&flow).is_none_or(|(_, target)| target.generation() < generation);
-        if is_new && self.load.1 == 0 && !self.owned.contains_key(&flow) {
+        if is_new && self.free_places == 0 && !self.owned.contains_key(&flow) {
             self.request(now, Request::Prepared { flow, asked: generation, import: Import::Refused });
             return;
         }

@@ -57,16 +57,13 @@ pub(crate) enum Outcome {
     LetGo,
 }
 
-/// What a source must send now.
+/// A message that the source must send now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Todo {
+pub(crate) enum Outgoing {
+    /// To the switch.
     Request(Request),
-    /// The state, to the target.
-    State {
-        generation: u64,
-        target: Site,
-        state: Rc<[u8]>,
-    },
+    /// The connection's state, to the target.
+    State { generation: u64, target: Site, state: Rc<[u8]> },
 }
 
 #[derive(Clone, Debug)]
@@ -135,8 +132,8 @@ impl Source {
         }
     }
 
-    /// What to send now, if anything.
-    pub(crate) fn poll(&mut self, now: Time) -> Option<Todo> {
+    /// The message that is due, if any.
+    pub(crate) fn poll(&mut self, now: Time) -> Option<Outgoing> {
         if now < self.next_at {
             return None;
         }
@@ -151,19 +148,21 @@ impl Source {
         }
         let flow = self.flow;
         Some(match &self.phase {
-            Phase::Asking => Todo::Request(Request::Prepare {
+            Phase::Asking => Outgoing::Request(Request::Prepare {
                 flow,
                 replaces: self.replaces,
                 target: self.target,
                 lifetime_ms: self.times.lifetime_ms(),
             }),
-            Phase::Settling { own: None } => Todo::Request(Request::Get { flow }),
+            Phase::Settling { own: None } => Outgoing::Request(Request::Get { flow }),
             Phase::Settling { own: Some(replaces) } => {
-                Todo::Request(Request::Own { flow, replaces: *replaces })
+                Outgoing::Request(Request::Own { flow, replaces: *replaces })
             }
-            Phase::InDoubt { generation, .. } => Todo::Request(Request::Own { flow, replaces: *generation }),
+            Phase::InDoubt { generation, .. } => {
+                Outgoing::Request(Request::Own { flow, replaces: *generation })
+            }
             Phase::Sending { generation, target, state } => {
-                Todo::State { generation: *generation, target: *target, state: state.clone() }
+                Outgoing::State { generation: *generation, target: *target, state: state.clone() }
             }
             Phase::Exporting { .. } => return None,
         })
@@ -288,7 +287,10 @@ mod tests {
 
     fn asking() -> Source {
         let mut source = Source::new(Time(0), flow(), 7, None, TIMES);
-        assert!(matches!(source.poll(Time(0)), Some(Todo::Request(Request::Prepare { replaces: 7, .. }))));
+        assert!(matches!(
+            source.poll(Time(0)),
+            Some(Outgoing::Request(Request::Prepare { replaces: 7, .. }))
+        ));
         source
     }
 
@@ -301,7 +303,7 @@ mod tests {
 
     fn in_doubt() -> Source {
         let mut source = sending();
-        assert!(matches!(source.poll(LATER), Some(Todo::Request(Request::Own { replaces: 8, .. }))));
+        assert!(matches!(source.poll(LATER), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
         source
     }
 
@@ -309,10 +311,10 @@ mod tests {
     fn prepare_and_state_are_repeated_until_the_target_owns_the_flow() {
         let mut source = asking();
         assert_eq!(source.poll(Time(9_999_999)), None);
-        assert!(matches!(source.poll(Time(10_000_000)), Some(Todo::Request(Request::Prepare { .. }))));
+        assert!(matches!(source.poll(Time(10_000_000)), Some(Outgoing::Request(Request::Prepare { .. }))));
         let mut source = sending();
         for now in [1, 10_000_001] {
-            assert!(matches!(source.poll(Time(now)), Some(Todo::State { generation: 8, .. })));
+            assert!(matches!(source.poll(Time(now)), Some(Outgoing::State { generation: 8, .. })));
         }
         assert_eq!(source.handle_owned(9), None, "another move");
         assert_eq!(source.handle_owned(8), Some(Outcome::Moved));
@@ -327,9 +329,9 @@ mod tests {
     #[test]
     fn a_source_that_gives_up_before_the_export_takes_the_flow_back() {
         let mut source = asking();
-        assert!(matches!(source.poll(LATER), Some(Todo::Request(Request::Get { .. }))));
+        assert!(matches!(source.poll(LATER), Some(Outgoing::Request(Request::Get { .. }))));
         assert_eq!(source.handle_answer(LATER, seen(Status::Ok, FlowState::Held, 8, true)), None);
-        assert!(matches!(source.poll(LATER), Some(Todo::Request(Request::Own { replaces: 8, .. }))));
+        assert!(matches!(source.poll(LATER), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
         let kept = source.handle_answer(LATER, seen(Status::Ok, FlowState::Owned, 9, true));
         assert_eq!(kept, Some(Outcome::Kept { generation: 9 }));
     }
@@ -365,7 +367,7 @@ mod tests {
     fn a_refused_state_leads_to_own_at_once() {
         let mut source = sending();
         source.handle_refused(Time(2), 8);
-        assert!(matches!(source.poll(Time(2)), Some(Todo::Request(Request::Own { replaces: 8, .. }))));
+        assert!(matches!(source.poll(Time(2)), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
         assert_eq!(source.handle_owned(8), Some(Outcome::Moved), "the target's later word counts");
     }
 
@@ -376,6 +378,6 @@ mod tests {
         let mut source = asking();
         source.handle_prepared(Time(1), 8, Import::Ready(site()));
         source.not_exported(Time(1));
-        assert!(matches!(source.poll(Time(1)), Some(Todo::Request(Request::Own { replaces: 8, .. }))));
+        assert!(matches!(source.poll(Time(1)), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
     }
 }

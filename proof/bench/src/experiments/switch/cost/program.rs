@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use spillway_bpf::{Hub, Pass};
+use spillway_parts::Random;
 use spillway_rules::{Action, PortId};
 use spillway_wire::switch::{FlowState, Request, Status};
 
@@ -25,6 +26,8 @@ pub const OWNERS: [u8; 2] = [8, 255];
 pub const ENTRIES: [usize; 2] = [10, 100_000];
 /// Room of the table whose entries are compared: the default.
 const FLOWS_MAX: usize = 131_072;
+/// Each run of the experiment draws the same flows.
+const SEED: u64 = 1;
 /// Number of runs between two looks for a signal.
 const RUNS_UNTIL_STOP_CHECK: usize = 1_000;
 
@@ -159,7 +162,7 @@ impl Programs {
             moved: (TARGET, generation),
             choosing: choosing.into_iter().collect::<Result<_, Error>>()?,
             filled: filled.into_iter().collect::<Result<_, Error>>()?,
-            random: Random(0x9e37_79b9_7f4a_7c15),
+            random: Random::new(SEED),
             runs: 0,
         })
     }
@@ -242,12 +245,12 @@ impl Programs {
             }
             Work::Hot(entries) => rewritten_in(filled(&mut self.filled, entries), client(entries / 2))?,
             Work::Uniform(entries) => {
-                let number = self.random.below(entries);
+                let number = below(&mut self.random, entries);
                 rewritten_in(filled(&mut self.filled, entries), client(number))?
             }
             Work::Strange(entries) => {
                 // Clients above the numbers of those that have entries.
-                let client = client(FLOWS_MAX + self.random.below(FLOWS_MAX));
+                let client = client(FLOWS_MAX + below(&mut self.random, FLOWS_MAX));
                 let frame = frames::segment(client_end(client), server_end(SOURCE));
                 let bed = filled(&mut self.filled, entries);
                 forwarded(bed, client_port(), &frame, bed::port_of(SOURCE), &frame)?
@@ -308,17 +311,9 @@ fn dropped(bed: &mut Bed, frame: &[u8]) -> Result<Duration, Error> {
     Ok(time)
 }
 
-/// A sequence of numbers that looks random (xorshift64*, Vigna 2016), the same in each run of the experiment.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let bits = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-        usize::try_from(bits).unwrap_or_default() % limit
-    }
+/// A random number below `limit`.
+fn below(random: &mut Random, limit: usize) -> usize {
+    usize::try_from(random.below(limit as u64)).expect("it is below a usize")
 }
 
 #[cfg(test)]
@@ -337,8 +332,8 @@ mod tests {
 
     #[test]
     fn random_numbers_are_below_their_limit_and_reach_all_numbers() {
-        let mut random = Random(1);
-        let drawn: BTreeSet<_> = (0..1_000).map(|_| random.below(10)).collect();
+        let mut random = Random::new(1);
+        let drawn: BTreeSet<_> = (0..1_000).map(|_| below(&mut random, 10)).collect();
         assert_eq!(drawn, (0..10).collect());
     }
 }

@@ -3,15 +3,14 @@
 //! All cables do receive work on the core of the sender (`receive_inline`), as veths do outside the laboratory, and all
 //! interfaces have the same offloads.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use spillway_lab::{
     Agent, Forwarding, Host, HostCpu, HostOptions, Lab, LabOptions, LabSwitch, Launch, Process, RunningSwitch,
 };
 use spillway_rules::ServiceId;
-use spillway_rules::config::{Place, Server, Services};
-use spillway_wire::packet::ethernet::Mac;
+use spillway_rules::config::Place;
 use spillway_wire::switch::{Flow, Request, Status};
 
 use super::answering;
@@ -272,18 +271,9 @@ impl Hosts {
 fn load_with_server(switch: &LabSwitch, hosts: &Hosts) -> Result<(RunningSwitch, Flow), Error> {
     let service = SocketAddr::new(hosts.first.address(), 80);
     let client = SocketAddr::new(hosts.second.address(), 5_000);
-    let port = switch.port_of(&hosts.first).expect("the lab connects its first host to its first switch");
     let mut config = switch.config();
-    for settings in config.ports.iter_mut().filter(|settings| settings.id == port.id()) {
-        (settings.is_server, settings.may_own) = (true, Services::ALL);
-    }
-    config.servers.push(Server {
-        id: answering::SERVER,
-        key: answering::key(),
-        address: hosts.first.address().into(),
-        mac: Mac(hosts.first.mac()),
-        port: port.id(),
-    });
+    let server = (&hosts.first, hosts.first.address());
+    switch.add_server(&mut config, server, answering::SERVER, answering::key())?;
     config.places.push(Place {
         at: service.into(),
         service: service.into(),
@@ -300,11 +290,7 @@ fn start_daemon(
     (port, core): (u16, usize),
     setting: &Setting,
 ) -> Result<Process, Error> {
-    let ipv4 = |address| match address {
-        std::net::IpAddr::V4(address) => address,
-        std::net::IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-    };
-    let listen = SocketAddrV4::new(ipv4(switch.addresses()[0]), port);
+    let listen = SocketAddr::new(switch.addresses()[0], port);
     let launch = Launch::new(&setting.programs.lab)
         .arg("switch-answers")
         .args([listen.to_string(), server.address().to_string()])

@@ -1,0 +1,114 @@
+//! What an agent sends by time: its membership's messages, retransmissions of moves, reclaims and releases.
+
+use spillway_transport::Time;
+use spillway_wire::switch::Request;
+
+use super::agent::{Agent, Cause};
+use super::membership::Due;
+use super::source::{Outgoing, Source};
+use super::transfer::Transfer;
+
+/// Maximum number of unanswered releases of a flow.
+const RELEASES_MAX: u32 = 20;
+
+impl Agent {
+    /// When to call [`Agent::handle_timeout`].
+    pub(crate) fn poll_timeout(&self) -> Time {
+        let mut next_at = self.membership.poll_timeout();
+        if self.membership.is_owner() {
+            let sources = self.sources.values().map(Source::poll_timeout);
+            let targets = self.targets.values().map(|(_, target)| target.poll_timeout());
+            let reclaims = self.owned.values().filter_map(|owned| owned.reclaim).map(|(_, at)| at);
+            let releases = self.ended.values().map(|ended| ended.next_at);
+            let all = sources.chain(targets).chain(reclaims).chain(releases);
+            next_at = all.fold(next_at, Time::min);
+        }
+        next_at
+    }
+
+    /// Sends what is due.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if let Some(due) = self.membership.poll(now) {
+            let request = match due {
+                Due::Hello => {
+                    // Answers to requests before a hello are those of another term.
+                    self.waiting.clear();
+                    Request::Hello
+                }
+                Due::Heartbeat => Request::Heartbeat {
+                    service: self.settings.places[0].0,
+                    load: self.connections,
+                    free_places: self.free_places,
+                    weight: 1,
+                },
+            };
+            let sequence = self.request(now, request);
+            self.membership.record_sent(now, sequence);
+        }
+        if self.membership.is_owner() {
+            self.poll_sources(now);
+            self.poll_targets(now);
+            self.poll_reclaims(now);
+            self.poll_releases(now);
+        }
+    }
+
+    fn poll_sources(&mut self, now: Time) {
+        let due = self.sources.iter_mut().filter_map(|(flow, source)| Some((*flow, source.poll(now)?)));
+        for (flow, outgoing) in due.collect::<Vec<_>>() {
+            match outgoing {
+                Outgoing::Request(request) => _ = self.request(now, request),
+                Outgoing::State { generation, target, state } => {
+                    if let Some(to) = self.server_with(target.mac()) {
+                        self.transfer(to, flow, generation, Transfer::State(state.to_vec()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_targets(&mut self, now: Time) {
+        let expired = self.targets.iter().filter(|(_, (_, target))| target.is_expired(now));
+        for flow in expired.map(|(flow, _)| *flow).collect::<Vec<_>>() {
+            self.refuse(flow);
+        }
+        let due = self.targets.values_mut().filter_map(|(_, target)| target.poll(now));
+        for request in due.collect::<Vec<_>>() {
+            self.request(now, request);
+        }
+    }
+
+    fn poll_reclaims(&mut self, now: Time) {
+        let due = self.owned.iter().filter_map(|(flow, owned)| Some((*flow, owned.reclaim?)));
+        for (flow, (until, at)) in due.filter(|(_, (_, at))| *at <= now).collect::<Vec<_>>() {
+            debug_assert!(at <= now, "only reclaims that are due are collected");
+            if now >= until && !self.targets.contains_key(&flow) {
+                self.give_up(flow, Cause::Restart);
+                continue;
+            }
+            if let Some(owned) = self.owned.get_mut(&flow) {
+                owned.reclaim = Some((until, now + self.settings.times.retry));
+            }
+            self.transfer(self.settings.original, flow, 0, Transfer::Reclaim);
+        }
+    }
+
+    fn poll_releases(&mut self, now: Time) {
+        let due = self
+            .ended
+            .iter()
+            .filter(|(flow, ended)| ended.next_at <= now && !self.sources.contains_key(flow));
+        for flow in due.map(|(flow, _)| *flow).collect::<Vec<_>>() {
+            let generation = self.owned.get(&flow).map(|owned| owned.generation);
+            let Some(ended) = self.ended.get_mut(&flow) else { continue };
+            ended.next_at = now + 4 * self.settings.times.retry;
+            ended.releases += 1;
+            match generation {
+                Some(generation) if ended.releases <= RELEASES_MAX => {
+                    self.request(now, Request::Release { flow, generation });
+                }
+                _ => self.end_release(&flow),
+            }
+        }
+    }
+}
