@@ -19,8 +19,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub struct Reading {
     /// Directory of key files with relative paths; the service manager's credential directory is searched first.
     pub base: PathBuf,
-    /// Whether to read key files and check this host's interfaces. False to check a file on another host than the
-    /// daemon's.
+    /// Whether to read key files and check this host's interfaces and ports. False to check a file on another host
+    /// than the daemon's.
     pub reads_host: bool,
 }
 
@@ -102,7 +102,10 @@ mod tests {
     fn files_that_are_too_long_or_not_regular_are_refused() {
         let refusal = |path: &Path| read_text_file(path).unwrap_err().to_string();
         assert!(refusal(Path::new("/dev/zero")).contains("is not a regular file"));
-        assert!(refusal(Path::new("/no/such/file")).contains("cannot be read: No such file"));
+        assert!(refusal(Path::new("/")).contains("is not a regular file"));
+        assert!(
+            refusal(Path::new("/no/such/file")).starts_with("/no/such/file: cannot be read: No such file")
+        );
         let directory = std::env::temp_dir().join(format!("spillway-config-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (fifo, long) = (directory.join("fifo"), directory.join("long.toml"));

@@ -32,12 +32,13 @@ pub struct Section {
 }
 
 /// Defines a section for serde and for the reference: a struct with a field for each key, and its constant `SECTION`.
-/// Rows are `key: type, kind, default;`, with the meaning above. The using crate needs serde.
+/// Rows are `key: type, kind, default;`, with the meaning above. Sections within the section follow the title, as
+/// `{ field: type, … }`; each has its own table. The using crate needs serde.
 #[macro_export]
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
-        $name:ident, $title:literal,
+        $name:ident, $title:literal, $({ $($field:ident: $subsection:ty),+ })?
         $( $(#[doc = $meaning:literal])+ $key:ident: $type:ty, $kind:literal, $default:literal; )+
     ) => {
         $(#[doc = $about])+
@@ -45,6 +46,7 @@ macro_rules! section {
         #[serde(deny_unknown_fields)]
         pub(crate) struct $name {
             $( $(#[doc = $meaning])+ pub(crate) $key: $type, )+
+            $( $( #[serde(default)] pub(crate) $field: $subsection, )+ )?
         }
 
         impl $name {
@@ -62,4 +64,36 @@ macro_rules! section {
             };
         }
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Any;
+
+    section! {
+        /// The outer section.
+        Outer, "[outer]", { inner: Inner }
+
+        /// The name.
+        name: Any, "text", "required";
+    }
+
+    section! {
+        /// The inner section.
+        Inner, "[outer.inner]",
+
+        /// The port.
+        port: Any, "number", "required";
+    }
+
+    #[test]
+    fn a_section_within_another_is_optional_and_has_its_own_table() {
+        let outer: Outer = toml::from_str("name = \"a\"\ninner.port = 5\n").unwrap();
+        assert!(outer.name.is_some() && outer.inner.port.is_some());
+        assert!(toml::from_str::<Outer>("").unwrap().inner.port.is_none());
+        assert!(toml::from_str::<Outer>("inner.prot = 5").is_err());
+        let keys =
+            |section: crate::Section| section.entries.iter().map(|entry| entry.key).collect::<Vec<_>>();
+        assert_eq!((keys(Outer::SECTION), keys(Inner::SECTION)), (vec!["name"], vec!["port"]));
+    }
 }

@@ -1,7 +1,8 @@
 //! Suggests a known key in place of an unknown one.
 
-/// Minimal normalized Damerau-Levenshtein similarity (0 to 1) between an unknown key and the key suggested for it. If
-/// one key is a prefix of the other, their similarity counts as 1.
+/// Minimal normalized Damerau-Levenshtein similarity (0 to 1) between an unknown key and the key suggested for it.
+/// The similarity of the helper's `max_delay` and `max_memory`, two different keys, is lower. If one key is a prefix of
+/// the other, their similarity counts as 1.
 const SIMILAR_MIN: f64 = 0.65;
 
 /// Adds the most similar known key to the parser's message about an unknown key. `None` if no key is similar.

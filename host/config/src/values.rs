@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use spillway_values::{duration_text, parse_duration, parse_size, size_text};
+use spillway_values::{duration_text, parse_duration, parse_rate, parse_size, size_text};
 use toml::Value;
 
 use crate::name::is_name;
 use crate::problem::Problem;
-use crate::schema::Any;
+use crate::schema::{Any, Texts};
 
 /// Parses values, and collects their errors. A value that is missing or has an error is `None`.
 #[derive(Debug)]
@@ -85,6 +85,28 @@ impl<'a> Values<'a> {
         None
     }
 
+    /// A rate with its unit, in bits per second, above 0.
+    pub fn rate(&mut self, setting: &Any) -> Option<u64> {
+        let (text, span) = self.string(setting)?;
+        let bits = self.checked(&span, parse_rate(&text))?;
+        if bits == 0 {
+            self.problem(span, "give a rate above 0, or leave the key out");
+            return None;
+        }
+        Some(bits)
+    }
+
+    /// The value of one of the given texts.
+    pub fn choice<T: Copy>(&mut self, setting: &Any, choices: &[(&str, T)]) -> Option<T> {
+        let (text, span) = self.string(setting)?;
+        let found = choices.iter().find(|(name, _)| *name == text);
+        if found.is_none() {
+            let names: Vec<String> = choices.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+            self.problem(span, format!("give {}", names.join(" or ")));
+        }
+        found.map(|(_, choice)| *choice)
+    }
+
     /// A name, see [`is_name`].
     pub fn name(&mut self, setting: &Any) -> Option<String> {
         let (text, span) = self.string(setting)?;
@@ -113,6 +135,16 @@ impl<'a> Values<'a> {
     {
         let (text, span) = self.string(setting)?;
         self.checked(&span, text.parse())
+    }
+
+    /// The texts of a list that have a type of their own, without those that have an error.
+    pub fn parsed_list<T>(&mut self, texts: &Texts) -> Vec<T>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        let texts = texts.iter().flat_map(|list| list.get_ref());
+        texts.filter_map(|text| self.checked(&text.span(), text.get_ref().parse())).collect()
     }
 
     /// A text, and its place in the configuration.
@@ -182,6 +214,9 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(read("\"1s\"", |v, s| v.time(s, Duration::ZERO..=second)), Ok(second));
         assert_eq!(read("\"2KiB\"", |v, s| v.size(s, 0..=4096)), Ok(2048));
+        assert_eq!(read("\"2kbit\"", |v, s| v.rate(s)), Ok(2_000));
+        let choices = [("on", 1), ("off", 0)];
+        assert_eq!(read("\"off\"", |v, s| v.choice(s, &choices)), Ok(0));
         assert_eq!(read("false", |v, s| v.flag(s)), Ok(false));
         assert_eq!(read("\"10.0.0.1\"", |v, s| v.parsed(s)), Ok(std::net::Ipv4Addr::new(10, 0, 0, 1)));
         let errors = [
@@ -192,6 +227,9 @@ mod tests {
                 "1:7: give a time from 0s to 1s",
             ),
             (read("\"8KiB\"", |v, s| v.size(s, 0..=4096)).map(drop), "1:7: give a size from 0B to 4KiB"),
+            (read("\"0kbit\"", |v, s| v.rate(s)).map(drop), "1:7: give a rate above 0, or leave the key out"),
+            (read("\"2s\"", |v, s| v.rate(s)).map(drop), "1:7: give a rate with its unit"),
+            (read("\"auto\"", |v, s| v.choice(s, &choices)).map(drop), "1:7: give \"on\" or \"off\""),
             (read("5", |v, s| v.string(s)).map(drop), "1:7: give a text in quotes, with its unit"),
             (read("\"a b\"", |v, s| v.name(s)).map(drop), "1:7: a name has 1 to 64"),
             (read("\"a\"", |v, s| v.path(s)).map(drop), "1:7: give an absolute path"),
@@ -202,6 +240,21 @@ mod tests {
             let error = result.expect_err(expected);
             assert!(error.starts_with(expected), "{error}; expected {expected}");
         }
+    }
+
+    #[test]
+    fn a_list_keeps_the_values_without_an_error() {
+        #[derive(Deserialize)]
+        struct List {
+            key: Texts,
+        }
+        let text = "key = [\"1\", \"a\", \"2\"]\n";
+        let list: List = toml::from_str(text).unwrap();
+        let mut values = Values::new(text);
+        assert_eq!(values.parsed_list::<u8>(&list.key), [1, 2]);
+        assert_eq!(values.parsed_list::<u8>(&None), []);
+        let problems = values.finish(()).unwrap_err();
+        assert_eq!(problems.iter().map(|problem| problem.column).collect::<Vec<_>>(), [13]);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 mod engine;
 mod file;
 mod name;
-mod problem;
 mod reference;
 mod schema;
 mod separate_address;
@@ -22,9 +21,8 @@ use spillway_discovery::{EtcdAccess, EtcdFiles, EtcdPrefix};
 use crate::engine::{XdpError, check_addresses};
 
 pub use engine::{DEFER_INTERRUPTS_MAX, Engine, XdpConfig, parse_ports};
-pub use file::{Reading, read_file, read_text};
+pub use file::read_file;
 pub use name::host_name;
-pub use problem::{Problem, Problems};
 pub use reference::reference;
 pub use separate_address::{SeparateAddress, parse_separate_address};
 pub use start_error::StartError;

@@ -1,8 +1,8 @@
 //! The reference of the configuration file: the text of `docs/configuration.md`.
 
-use std::fmt::Write;
+use spillway_config::write_section;
 
-use super::schema::{SECTIONS, Section};
+use super::schema::SECTIONS;
 
 const HEAD: &str = "\
 # Configuration of a helper
@@ -38,27 +38,4 @@ pub fn reference() -> String {
     page.push_str(EXAMPLE);
     SECTIONS.iter().for_each(|section| write_section(section, &mut page));
     page
-}
-
-fn write_section(section: &Section, page: &mut String) {
-    // Cannot fail: writes to a string.
-    let _ = writeln!(page, "\n## `{}`\n\n{}\n", section.title, joined(section.about));
-    page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
-    for entry in section.entries {
-        let default =
-            if is_toml(entry.default) { format!("`{}`", entry.default) } else { entry.default.to_owned() };
-        let meaning = joined(entry.meaning);
-        let _ = writeln!(page, "| `{}` | {} | {default} | {meaning} |", entry.key, entry.kind);
-    }
-}
-
-/// Whether a default is TOML, not a description.
-pub(crate) fn is_toml(default: &str) -> bool {
-    matches!(default, "true" | "false")
-        || default.starts_with(['"', '['])
-        || default.starts_with(|c: char| c.is_ascii_digit())
-}
-
-fn joined(lines: &[&str]) -> String {
-    lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }

@@ -1,64 +1,10 @@
-//! The keys of the configuration file. One table for each section defines both the parser and the reference.
+//! The keys of the configuration file.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use toml::{Spanned, Value};
-
-/// A value of any TOML type: the reader checks the type later, so that it can report all problems at once.
-pub(crate) type Any = Option<Spanned<Value>>;
-pub(crate) type Texts = Option<Spanned<Vec<Spanned<String>>>>;
-
-/// One row of the reference.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: &'static str,
-    pub(crate) kind: &'static str,
-    /// In TOML, or a description.
-    pub(crate) default: &'static str,
-    pub(crate) meaning: &'static [&'static str],
-}
-
-/// One section of the reference.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Section {
-    pub(crate) title: &'static str,
-    pub(crate) about: &'static [&'static str],
-    pub(crate) entries: &'static [Entry],
-}
-
-/// Defines a section for serde and for the reference. Rows are `key: type, kind, default;`, with the meaning above.
-macro_rules! section {
-    (
-        $(#[doc = $about:literal])+
-        $name:ident, $title:literal,
-        { $($field:ident: $subsection:ty),* }
-        $( $(#[doc = $meaning:literal])+ $key:ident: $type:ty, $kind:literal, $default:literal; )+
-    ) => {
-        $(#[doc = $about])+
-        #[derive(Debug, Default, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        pub(crate) struct $name {
-            $( $(#[doc = $meaning])+ pub(crate) $key: $type, )+
-            $( #[serde(default)] pub(crate) $field: $subsection, )*
-        }
-
-        impl $name {
-            pub(crate) const SECTION: Section = Section {
-                title: $title,
-                about: &[$($about),+],
-                entries: &[
-                    $( Entry {
-                        key: stringify!($key),
-                        kind: $kind,
-                        default: $default,
-                        meaning: &[$($meaning),+],
-                    } ),+
-                ],
-            };
-        }
-    };
-}
+use spillway_config::{Any, Section, Texts, section};
+use toml::Spanned;
 
 section! {
     /// Settings of the whole helper.
@@ -112,7 +58,7 @@ section! {
 
 section! {
     /// Settings of the engine `xdp`, or of `auto` where it chooses `xdp`. *Changed by a restart only.*
-    XdpSection, "[helper.xdp]", {}
+    XdpSection, "[helper.xdp]",
 
     /// An address for the helper alone, which the kernel does not have: IPv4, with the bits of the prefix of the interface's
     /// network, such as `10.0.0.9/24`. The helper listens only there, connects to servers from there, and answers ARP and `ping`.
@@ -193,7 +139,7 @@ section! {
 
 section! {
     /// When batches to the server leave. Changes apply to open links.
-    BatchSection, "[service.NAME.batch]", {}
+    BatchSection, "[service.NAME.batch]",
 
     /// `adaptive`: size and interval follow the load (PostMan, Algorithm 1), the interval at most `max_delay`.
     /// `algorithm1`: the same as published, without an upper bound: for comparison. `fixed`: a batch
@@ -214,7 +160,7 @@ section! {
 section! {
     /// Certificates and user for etcd, for `register`. Files are PEM, found like `key_files`, and read at start and at
     /// each reload; files with secrets must have the modes of key files.
-    EtcdSection, "[etcd]", {}
+    EtcdSection, "[etcd]",
 
     /// Certificates of the authorities that may sign etcd's certificate. Required for `https`.
     ca_file: Any, "path", "none";

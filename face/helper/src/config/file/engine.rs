@@ -4,13 +4,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
+use spillway_config::{Any, Values};
 use spillway_xdp::{AdapterError, Interface, check_reserved};
 
-use super::super::schema::{Any, HelperSection, XdpSection};
+use super::super::schema::{HelperSection, XdpSection};
 use super::super::{
     DEFER_INTERRUPTS_MAX, Engine, SeparateAddress, XdpConfig, parse_ports, parse_separate_address,
 };
-use super::values::Values;
 use crate::engine::{AddressProblem, unreachable_text};
 
 /// Reads the engine's settings. Keeps those on which the checks of addresses depend: call [`engine`](Self::engine), then
@@ -73,8 +73,7 @@ impl EngineReader {
             }
             Some(ports)
         });
-        let frames =
-            values.number(&section.frames, 64..=65_536).and_then(|frames| u32::try_from(frames).ok());
+        let frames = values.number::<u32>(&section.frames, 64..=65_536);
         if let (Some(setting), Some(frames)) = (&section.frames, frames)
             && !frames.is_power_of_two()
         {

@@ -16,14 +16,14 @@ impl Reader<'_> {
             engine: self.engine.engine(&mut self.values, helper),
             interface: self.engine.interface(&mut self.values, &helper.interface),
             xdp: self.engine.xdp(&mut self.values, &helper.xdp),
-            threads: self.values.number(&helper.threads, 0..=1024).map_or(default.threads, |n| n as usize),
+            threads: self.values.number(&helper.threads, 0..=1024).unwrap_or(default.threads),
             socket: Some(socket),
-            admin_group: self.values.group(&helper.admin_group),
+            admin_group: self.values.parsed(&helper.admin_group),
             metrics: self.listening.metrics(&mut self.values, &helper.metrics),
             max_connections: self
                 .values
                 .number(&helper.max_connections, 1..=10_000_000)
-                .map_or(default.max_connections, |n| n as u32),
+                .unwrap_or(default.max_connections),
             max_memory_bytes: self
                 .values
                 .size(&helper.max_memory, 1 << 20..=1 << 46)
@@ -51,12 +51,12 @@ impl Reader<'_> {
                     self.values.problem(setting.span(), message);
                 }
             }
-            Some(percent) => config.shed_above = percent as u8, // checked against the range
+            Some(percent) => config.shed_above = percent,
             None => {}
         }
         config.shed_until = config.shed_above.saturating_sub(10);
         if let Some(percent) = self.values.number(&helper.shed_until, 1..=99) {
-            config.shed_until = percent as u8; // checked against the range
+            config.shed_until = percent;
             if let Some(setting) = &helper.shed_until
                 && config.shed_above > 0
                 && config.shed_until >= config.shed_above

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 
+use spillway_config::{Any, Texts, Values};
 use spillway_values::{listen_address, listen_addresses};
 
 use super::engine::EngineReader;
-use super::values::Values;
-use crate::config::schema::{Any, Texts};
 
 /// The configuration key that gave each listening address, to report an address that is given twice.
 #[derive(Default)]

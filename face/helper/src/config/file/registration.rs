@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
+use spillway_config::{Any, Reading, Values};
 use spillway_discovery::{EtcdAccess, EtcdFiles};
+use spillway_values::server_address;
 
-use super::Reading;
-use super::values::Values;
 use crate::config::Register;
-use crate::config::schema::{Any, EtcdSection, ServiceSection};
+use crate::config::schema::{EtcdSection, ServiceSection};
 
 /// The files and the user for etcd.
 pub(super) fn etcd_files(values: &mut Values<'_>, reading: &Reading, section: &EtcdSection) -> EtcdFiles {
@@ -42,13 +42,11 @@ pub(super) fn register(
         EtcdAccess::default()
     };
     let is_wildcard = |address: &SocketAddr| address.ip().is_unspecified() || address.port() == 0;
-    if let Some(setting) = &section.advertise {
-        let link = values.address(&section.advertise)?;
+    if section.advertise.is_some() {
+        let (text, span) = values.string(&section.advertise)?;
+        let link = values.checked(&span, server_address(&text))?;
         if is_wildcard(&link) {
-            values.problem(
-                setting.span(),
-                "clients cannot connect to this: give an ADDRESS:PORT that they reach",
-            );
+            values.problem(span, "clients cannot connect to this: give an ADDRESS:PORT that they reach");
         }
         return Some(Register { prefix, access, link });
     }

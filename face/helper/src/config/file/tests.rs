@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rustix::fs::{CWD, FileType, Mode};
 use spillway_auth::Key;
 use spillway_batch::PolicyKind;
+use spillway_config::{Problem, Reading, is_toml};
 use spillway_discovery::EtcdFiles;
 
-use super::{Reading, read_file, read_text};
-use crate::config::reference::is_toml;
+use super::read_text;
 use crate::config::schema::SECTIONS;
-use crate::config::{Engine, HelperConfig, Problem, Protocol, SeparateAddress, Service, XdpConfig};
+use crate::config::{Engine, HelperConfig, Protocol, SeparateAddress, Service, XdpConfig};
 use crate::listeners::ListenerTable;
 use crate::threads::{Threads, net_config};
 
@@ -44,28 +43,6 @@ fn keys_that_are_not_given_have_their_defaults() {
         ..Service::new("cache", "127.0.0.1:11411".parse().unwrap())
     };
     assert_eq!(config.services[0].to_string(), service.to_string());
-}
-
-#[test]
-fn files_that_are_too_long_or_not_regular_are_refused() {
-    let refusal = |path: &Path| read_file(path, false).unwrap_err().to_string();
-    assert!(refusal(Path::new("/dev/zero")).contains("is not a regular file"));
-    let directory = std::env::temp_dir().join(format!("spillway-config-files-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    let (fifo, long) = (directory.join("fifo"), directory.join("long.toml"));
-    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR, 0).unwrap();
-    assert!(
-        refusal(&fifo).contains("is not a regular file"),
-        "a pipe should be refused without waiting for a writer"
-    );
-    // In the second text, the limit of 1 MiB lies inside a character of three bytes.
-    for text in ["#".repeat(1 << 21), "€".repeat(1 << 20)] {
-        fs::write(&long, text).unwrap();
-        assert!(refusal(&long).contains("has more than 1048576 bytes"));
-    }
-    fs::write(&long, b"# \xff").unwrap();
-    assert!(refusal(&long).contains("it is not UTF-8 text"));
-    fs::remove_dir_all(directory).unwrap();
 }
 
 /// `check --show` and the changes that a reload reports use the shown text.
@@ -406,6 +383,10 @@ fn all_problems_are_reported_ordered_by_line() {
     let text = "[helper]\nthreads = -1\n[service.a]\nserver = \"x\"\nlisten = [\":y\"]\nprotocol = 3\n";
     let lines: Vec<usize> = read(text).unwrap_err().iter().map(|problem| problem.line).collect();
     assert_eq!(lines, [2, 4, 5, 6]);
+    // The errors of a service whose server is missing are reported, too.
+    let text = text.replace("server = \"x\"\n", "");
+    let lines: Vec<usize> = read(&text).unwrap_err().iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [2, 3, 4, 5]);
 }
 
 #[test]
@@ -427,13 +408,6 @@ fn key_files_are_found_and_read_and_errors_have_their_position() {
     assert_eq!((problems[0].line, problems[0].column), (4, 32));
     assert!(problems[0].message.contains("spillway key new"), "{problems:?}");
     fs::remove_dir_all(&base).unwrap();
-}
-
-#[test]
-fn unreadable_file_is_an_error_with_its_path() {
-    let error = read_file(Path::new("/no/such/helper.toml"), true).unwrap_err().to_string();
-    assert!(error.starts_with("/no/such/helper.toml: cannot be read"), "{error}");
-    assert!(read_file(Path::new("/"), true).is_err());
 }
 
 /// Tokens of configurations in random order: the parser accepts more of them than of random text.
