@@ -1,8 +1,6 @@
 //! The switch's XDP program with its tables in the kernel.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -67,17 +65,12 @@ impl Program {
         Ok(Program { switch: RwLock::new(switch), epoch, is_adopted, flows_max })
     }
 
-    /// Removes the pinned program and tables of a switch whose daemon does not run. The kernel detaches the program
-    /// when its last pin is gone.
+    /// Detaches the pinned program and removes the tables of a switch whose daemon does not run.
     ///
     /// # Errors
-    /// A pin cannot be removed.
+    /// The switch has no pins, or a pin cannot be removed.
     pub(crate) fn remove(directory: &Path) -> Result<(), String> {
-        let failed = |error: io::Error| format!("cannot remove {}: {error}", directory.display());
-        for pin in fs::read_dir(directory).map_err(failed)? {
-            fs::remove_file(pin.map_err(failed)?.path()).map_err(failed)?;
-        }
-        fs::remove_dir(directory).map_err(failed)
+        spillway_bpf::switch::remove(directory).map_err(|error| error.to_string())
     }
 
     /// Start time of the switch in nanoseconds since 1970: when the tables were created.

@@ -25,7 +25,7 @@ use ports::Ports;
 use tables::Tables;
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
-pub use pins::{PINS, PinError};
+pub use pins::{PINS, PinError, remove};
 pub use ports::{PortError, PortState};
 pub use run::TestRun;
 

@@ -5,8 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 use spillway_rules::PortId;
+use spillway_rules::config::PORTS_MAX;
 
 use super::layout::{LAYOUT_VERSION, ONLY, Settings};
 use crate::BpfError;
@@ -84,6 +85,22 @@ impl From<BpfError> for PinError {
     }
 }
 
+/// Detaches the program of a switch that no process uses from all its interfaces, and removes its pins.
+///
+/// # Errors
+/// The directory has no pins of a switch, or the system has failed.
+pub fn remove(directory: &Path) -> Result<(), PinError> {
+    let pins = Pins(directory.to_owned());
+    for link in pins.links().filter(|link| link.exists()) {
+        let link = Link::open(&link)
+            .map_err(BpfError::of(format!("cannot open the pinned link {}", link.display())))?;
+        // The kernel ends an unpinned link some time later: without this, frames could pass after the return.
+        // Fails only if the interface was removed, and the program with it.
+        let _ = link.detach();
+    }
+    pins.remove()
+}
+
 /// The directory with a switch's pins.
 #[derive(Clone, Debug)]
 pub(super) struct Pins(PathBuf);
@@ -146,6 +163,10 @@ impl Pins {
     /// The path of the pinned link of a port.
     pub(super) fn link(&self, port: PortId) -> PathBuf {
         self.0.join(format!("port-{port}"))
+    }
+
+    fn links(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        (0..PORTS_MAX as u8).filter_map(PortId::new).map(|port| self.link(port))
     }
 
     /// Removes all pins. The kernel ends maps and links that no process uses.
