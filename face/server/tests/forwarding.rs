@@ -5,6 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::sync_channel;
 use std::time::Instant;
 
 use spillway_client::LinkTarget;
@@ -109,6 +110,7 @@ fn many_clients_of_two_helpers_get_their_own_replies() {
 
 #[test]
 fn messages_of_many_frames_arrive_in_order() {
+    const CHUNK_BYTES: usize = 100_000;
     let leader = Leader::start();
     let helper = TestHelper::start(&leader.keys, leader.program.1);
     std::thread::scope(|scope| {
@@ -117,14 +119,22 @@ fn messages_of_many_frames_arrive_in_order() {
             scope.spawn(move || {
                 // More than all windows hold: the stream stalls if forwarded bytes do not count as consumed.
                 let total = 2_000_000;
+                // At most six chunks of each client are under way: the leader closes a client when 4 MiB of replies wait.
+                let (started, finished) = sync_channel(5);
                 let (mut writer, mut reader) = (&client, &client);
                 std::thread::scope(|scope| {
                     scope.spawn(move || {
                         let bytes: Vec<u8> = (0..total).map(|offset| byte(number, offset)).collect();
-                        writer.write_all(&bytes).unwrap();
+                        for chunk in bytes.chunks(CHUNK_BYTES) {
+                            started.send(()).unwrap();
+                            writer.write_all(chunk).unwrap();
+                        }
                     });
                     let mut reply = vec![0; total];
-                    reader.read_exact(&mut reply).unwrap();
+                    for chunk in reply.chunks_mut(CHUNK_BYTES) {
+                        reader.read_exact(chunk).unwrap();
+                        finished.recv().unwrap();
+                    }
                     assert!(
                         (0..total).all(|offset| reply[offset] == byte(number, offset)),
                         "client {number} should receive its own bytes in order"
