@@ -204,8 +204,10 @@ impl OptionalTargetArgs {
 fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
     let address: SocketAddr =
         text.parse().map_err(|_| "give an address and a port, such as 10.0.0.5:11211".to_owned())?;
-    let endpoint = Endpoint::from(address);
-    if endpoint.is_unspecified() { Err("no host has this address".to_owned()) } else { Ok(endpoint) }
+    if address.ip().is_unspecified() {
+        return Err("no host has this address".to_owned());
+    }
+    Ok(address.into())
 }
 
 /// Milliseconds.
