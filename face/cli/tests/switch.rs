@@ -5,6 +5,8 @@
 mod datagrams;
 #[path = "switch/scene.rs"]
 mod scene;
+#[path = "switch/script.rs"]
+mod script;
 mod support;
 
 use std::fs;

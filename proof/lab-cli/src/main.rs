@@ -1,4 +1,5 @@
-//! The `spillway-lab` command: demo, experiments and simulators; production hosts do not need it.
+//! The `spillway-lab` command: demo, experiments, simulators and control messages of the switch; production hosts do
+//! not need it.
 
 mod commands;
 
@@ -6,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Demo, experiments and simulators of Spillway
+/// Demo, experiments and simulators of Spillway, and control messages to a switch
 #[derive(Debug, Parser)]
 #[command(name = "spillway-lab", version)]
 struct Cli {
@@ -21,6 +22,7 @@ enum Command {
     Sim(commands::sim::Args),
     Clean(commands::clean::Args),
     Load(Box<commands::load::Args>),
+    Agent(commands::agent::Args),
     #[command(hide = true)]
     Attack(commands::attack::Args),
     #[command(hide = true)]
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(args),
         Command::Sim(args) => commands::sim::run(args),
         Command::Clean(args) => commands::clean::run(&args),
+        Command::Agent(args) => commands::agent::run(&args),
         Command::Load(args) => commands::load::run(*args),
         Command::Attack(args) => commands::attack::run(&args),
         Command::Echo(args) => commands::echo::run(args),

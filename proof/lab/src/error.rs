@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 /// Why an operation of the laboratory failed.
 #[derive(Debug)]
@@ -39,6 +41,13 @@ pub enum LabError {
         what: String,
         /// The system's error.
         source: io::Error,
+    },
+    /// A switch has not answered a control message.
+    NoAnswer {
+        /// Where the message was sent.
+        switch: SocketAddr,
+        /// The time for which the sender has waited.
+        waited: Duration,
     },
     /// A BPF program could not be loaded or attached.
     Bpf(Box<dyn std::error::Error + Send + Sync>),
@@ -80,6 +89,12 @@ impl fmt::Display for LabError {
             LabError::NotReady { what, output } if output.trim().is_empty() => write!(f, "{what}"),
             LabError::NotReady { what, output } => write!(f, "{what}; it printed: {}", output.trim()),
             LabError::Io { what, source } => write!(f, "{what}: {source}"),
+            LabError::NoAnswer { switch, waited } => write!(
+                f,
+                "the switch has not answered from {switch} within {waited:?}: it drops messages with a wrong key, with the \
+                 number of an unknown server, and from ports without servers; `spillway status` at the switch counts them \
+                 as drop_control_tag, drop_control_invalid and drop_control_port"
+            ),
             LabError::Bpf(source) => source.fmt(f),
         }
     }

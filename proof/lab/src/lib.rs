@@ -52,7 +52,7 @@ mod tools;
 pub mod browser;
 pub mod peers;
 
-pub use agent::Agent;
+pub use agent::{Agent, Relayed};
 pub use awake::IdlePolling;
 pub use burner::{Burner, Slowdown};
 pub use clean::{CleanReport, KeptRun, RemovedRun, clean, clean_all_runs};

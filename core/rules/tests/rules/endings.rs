@@ -1,5 +1,5 @@
-//! How entries end: by the owner's RST, by both FINs, by a fresh SYN, by *release*, and by nothing that
-//! a host without knowledge of the sequence numbers can forge.
+//! How entries end: by the owner's RST, by both FINs, by a fresh SYN, and by *release*. A host that does not know the
+//! sequence numbers of a connection cannot end its entry with forged segments.
 
 use core::time::Duration;
 

@@ -13,7 +13,7 @@ const READS_HOST: bool = true;
 ///
 /// Attaches an XDP program to the interfaces that the configuration names. The program forwards packets, and servers change
 /// its rules for single flows with control messages. It works without this daemon, and stays attached when the
-/// daemon ends: a restart loses no packet and no flow.
+/// daemon ends: a restart with the same file loses no packet and no flow.
 ///
 /// SIGTERM ends the daemon. SIGHUP reloads, as `spillway reload --socket PATH` does. SIGUSR1 logs the status.
 #[derive(Debug, clap::Args)]

@@ -131,7 +131,7 @@ places = [{{ address = "{b_address}:{PLACE_PORT}", service = "cache" }}]
         self.scratch.path("switch.sock")
     }
 
-    fn control(&self) -> SocketAddr {
+    pub fn control(&self) -> SocketAddr {
         SocketAddr::new(self.switch.addresses()[0], CONTROL_PORT)
     }
 

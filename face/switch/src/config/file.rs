@@ -13,11 +13,10 @@ use spillway_config::{Any, Problem, Reading, Texts, Values, is_name, parse};
 use spillway_rules::config::{
     FLOWS_DEFAULT, FLOWS_MAX, OWN_ADDRESSES_MAX, OWNER_TIMEOUT_DEFAULT, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN,
 };
-use spillway_values::listen_address;
+use spillway_values::{listen_address, parse_mac};
 use spillway_wire::packet::ethernet::Mac;
 
 use self::address::{endpoint, host_address};
-use super::mac::parse_mac;
 use super::schema::{File, SwitchSection};
 use super::{Port, SwitchConfig};
 

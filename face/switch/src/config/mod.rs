@@ -1,7 +1,6 @@
 //! Settings of a switch, from a file.
 
 mod file;
-mod mac;
 mod network;
 mod numbers;
 mod reference;

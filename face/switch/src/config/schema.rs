@@ -20,11 +20,13 @@ section! {
     /// Further addresses of this host, which packets to the host itself are for, such as those of `ssh`. Those of `control`
     /// are among them. At most 64.
     addresses: Texts, "list of IP addresses", "[]";
-    /// Time without heartbeats after which a server is dead: its flows return to the original servers. `20ms` to `1h`;
-    /// servers send a heartbeat every 10 ms.
+    /// Time without heartbeats after which a server is silent. Each of its flows returns to the original server at the flow's
+    /// next packet or message, while at least one other server sends heartbeats. `20ms` to `1h`; a server should send a heartbeat
+    /// every 10 ms.
     owner_timeout: Any, "time", "\"1s\"";
-    /// Maximum number of flows with an entry: those that are moved, or were. 1 to 16,777,216, of about 256 bytes each. A
-    /// change takes effect when the tables are made anew, and every flow then belongs to its original server.
+    /// Maximum number of flows with an entry: those that are moved, or were. 1 to 16,777,216, of about 320 bytes each, which
+    /// the kernel takes at once: 42 MB with the default. A change takes effect when the tables are made anew, and every flow
+    /// then belongs to its original server.
     flows_max: Any, "number", "131_072";
     /// The admin socket: status, flows and reload. An absolute path. The default is `switch.sock` in `/run/spillway` for a
     /// user who may write there, otherwise in `$XDG_RUNTIME_DIR/spillway`. *Changed by a restart only.*

@@ -1,5 +1,6 @@
 //! One file for each subcommand: its options, and the call that runs it.
 
+pub(crate) mod agent;
 pub(crate) mod attack;
 pub(crate) mod bench;
 pub(crate) mod clean;

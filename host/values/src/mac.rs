@@ -6,7 +6,7 @@ use spillway_wire::packet::ethernet::Mac;
 ///
 /// # Errors
 /// The text does not have six bytes, or is zero or a group address. The error says what to give.
-pub(crate) fn parse_mac(text: &str) -> Result<Mac, String> {
+pub fn parse_mac(text: &str) -> Result<Mac, String> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {
