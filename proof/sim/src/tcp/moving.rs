@@ -2,15 +2,15 @@
 //! (Capybara §3.3). The state moves as bytes.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use spillway_handoff::{Agent, Cause, Event, Held};
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Application, Conn, Time};
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
 use super::names::Handle;
-use super::owner::{Agent, Cause, Event, Held};
 use super::rack::Rack;
 use super::transit::Transit;
 
@@ -121,7 +121,7 @@ impl Rack {
     }
 
     /// Exports the connection of a flow, which is then between two stacks; `None` if it cannot be exported.
-    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Rc<[u8]>> {
+    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Arc<[u8]>> {
         let name = *self.flows.get(&flow)?;
         let handle = self.names.handle(name).filter(|handle| handle.server == index)?;
         let mut state = match self.export(now, handle).ok()? {
@@ -142,7 +142,7 @@ impl Rack {
         self.moves.alter(&mut state);
         let mut bytes = Vec::new();
         state.emit(&mut bytes);
-        Some(Rc::from(bytes))
+        Some(Arc::from(bytes))
     }
 
     /// A state as this server would import it: at its own place.

@@ -3,13 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use spillway_handoff::MoveTimes;
 use spillway_tcp::isn::Key;
 use spillway_tcp::recovery::Algorithm;
 use spillway_tcp::{KeepAlive, Listener, Settings};
 
 use super::frames::{address_of, mac_of, own_address};
 use super::moves::When;
-use super::owner::MoveTimes;
 use super::path::Conditions;
 use super::planted_fault::PlantedFault;
 use super::program::ProgramBehaviour;

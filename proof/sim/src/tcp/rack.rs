@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use spillway_handoff::{Agent, Cause, Sorted, Transmit};
 use spillway_tcp::{Counters, Dropping, Settings, Stack, StackEvent};
 use spillway_transport::{Application, Conn, Event, LostReason, Time};
 use spillway_wire::packet::tcp::Flags;
@@ -13,7 +14,6 @@ use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 use super::frames::{datagram_in, ends_of, flags_of, is_datagram};
 use super::moves::Moves;
 use super::names::{Handle, Names};
-use super::owner::{self, Agent, Cause, Output, Sorted};
 use super::transit::Transit;
 use crate::rng::Rng;
 
@@ -87,7 +87,7 @@ impl Rack {
     pub(crate) fn new(
         now: Time,
         settings: Vec<Settings>,
-        agents: Vec<owner::Settings>,
+        agents: Vec<spillway_handoff::Settings>,
         (moves, services): (Moves, [SocketAddr; 2]),
         mut rng: Rng,
     ) -> Rack {
@@ -303,10 +303,10 @@ impl Rack {
                 if server.is_paused {
                     continue;
                 }
-                while let Some(output) = server.agent.as_mut().and_then(Agent::poll_output) {
+                while let Some(output) = server.agent.as_mut().and_then(Agent::poll_transmit) {
                     let sent = match output {
-                        Output::Control(payload) => Sent::Control(payload),
-                        Output::Transfer { to, bytes } => Sent::Transfer { to, bytes },
+                        Transmit::Control(payload) => Sent::Control(payload),
+                        Transmit::Transfer { to, bytes } => Sent::Transfer { to, bytes },
                     };
                     send(application, index, sent);
                 }

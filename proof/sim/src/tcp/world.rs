@@ -14,7 +14,6 @@ use super::frames::{address_of, datagram};
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::Moves;
-use super::owner;
 use super::path::Path;
 use super::plan::{GATED_PORT, Plan};
 use super::planted_fault::{FaultyProgram, PlantedFault};
@@ -156,7 +155,7 @@ impl World {
     }
 
     /// Settings for the agents of a host's servers.
-    fn agents(&self, host: usize, stacks: &[spillway_tcp::Settings]) -> Vec<owner::Settings> {
+    fn agents(&self, host: usize, stacks: &[spillway_tcp::Settings]) -> Vec<spillway_handoff::Settings> {
         let (plan, cabling) = (&self.plan.switch, &self.fabric.cabling);
         if plan.servers_per_host == 1 {
             return Vec::new();
@@ -164,7 +163,7 @@ impl World {
         let of_server = |(server, stack): (usize, &spillway_tcp::Settings)| {
             let cable = Cable { host, server };
             let places = cabling.services(host).into_iter().zip(cabling.places(cable));
-            owner::Settings {
+            spillway_handoff::Settings {
                 id: cabling.server_id(cable),
                 key: cabling.key(cable),
                 mac: cabling.address(cable).1,

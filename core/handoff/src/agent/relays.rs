@@ -1,14 +1,15 @@
 //! Messages of other servers: relayed by the switch, or direct.
 
-use std::rc::Rc;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use spillway_transport::Time;
 use spillway_wire::switch::{Flow, Import, Relay, Request, ServerId, Site};
 
-use super::agent::{Agent, Event};
-use super::source::{self, Source};
-use super::target::Target;
-use super::transfer::{Transfer, TransferMessage};
+use super::{Agent, Event};
+use crate::migration::source::{self, Source};
+use crate::migration::target::Target;
+use crate::transfer::{Transfer, TransferMessage};
 
 impl Agent {
     pub(super) fn handle_relay(&mut self, now: Time, sender: ServerId, relay: &Relay) {
@@ -69,7 +70,7 @@ impl Agent {
     }
 
     /// Handles a message of another server.
-    pub(crate) fn handle_transfer(&mut self, now: Time, from: ServerId, bytes: &[u8]) {
+    pub fn handle_transfer(&mut self, now: Time, from: ServerId, bytes: &[u8]) {
         let Some(TransferMessage { flow, generation, body }) = TransferMessage::parse(bytes) else { return };
         match body {
             Transfer::State(state) => self.handle_state(now, from, flow, generation, state),
@@ -94,9 +95,9 @@ impl Agent {
                 }
                 let is_here = self.owned.contains_key(&flow);
                 match (state.is_empty(), is_here) {
-                    (true, true) => target.receive(now, Rc::from(&[][..])),
+                    (true, true) => target.receive(now, Arc::from(&[][..])),
                     (false, false) => {
-                        self.events.push_back(Event::Check { flow, generation, state: Rc::from(state) });
+                        self.events.push_back(Event::Check { flow, generation, state: Arc::from(state) });
                     }
                     _ => self.refuse(flow),
                 }

@@ -1,7 +1,7 @@
 //! Two agents and the switch, without delays and losses.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_rules::FlowState;
@@ -9,10 +9,10 @@ use spillway_transport::Time;
 use spillway_wire::packet::tcp;
 use spillway_wire::switch::{Flow, ServerId};
 
-use super::{Agent, Cause, Event, MoveTimes, Output, Settings, Sorted};
-use crate::tcp::cabling::{Cable, Cabling};
-use crate::tcp::frames::{Ends, datagram, datagram_in, segment};
-use crate::tcp::switch::SimulatedSwitch;
+use super::cabling::{Cable, Cabling};
+use super::frames::{Ends, datagram, datagram_in, segment};
+use super::switch::SimulatedSwitch;
+use spillway_handoff::{Agent, Cause, Event, MoveTimes, Settings, Sorted, Transmit};
 
 const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 const STATE: &[u8] = b"state";
@@ -81,14 +81,14 @@ impl Pair {
     /// Delivers the next output of a server. Returns false if there is none.
     fn deliver(&mut self, server: usize) -> bool {
         let cable = Cable { host: 0, server };
-        match self.agents[server].poll_output() {
+        match self.agents[server].poll_transmit() {
             None => return false,
             Some(_) if self.is_cut[server] => {}
-            Some(Output::Transfer { to, bytes }) => {
+            Some(Transmit::Transfer { to, bytes }) => {
                 let to = self.cabling.cable_of(to).unwrap().server;
                 self.agents[to].handle_transfer(self.now, self.id(server), &bytes);
             }
-            Some(Output::Control(payload)) => {
+            Some(Transmit::Control(payload)) => {
                 let frame = datagram(self.cabling.control_ends(cable), &payload[..]);
                 for departure in self.switch.arrive(self.now, server, frame) {
                     let (_, payload) = datagram_in(&departure.frame).unwrap();
@@ -126,7 +126,7 @@ impl Pair {
         self.advance(1);
         assert_eq!(self.agents[0].poll_event(), Some(Event::Export { flow }));
         assert_eq!((self.client_sends(), self.sort(1)), (1, Sorted::Held));
-        self.agents[0].exported(self.now, flow, Rc::from(STATE));
+        self.agents[0].exported(self.now, flow, Arc::from(STATE));
         self.advance(1);
         match self.agents[1].poll_event() {
             Some(Event::Check { generation, state, .. }) if *state == *STATE => generation,
@@ -137,10 +137,10 @@ impl Pair {
     fn move_to_second(&mut self) {
         let (flow, generation) = (self.flow(), self.export());
         assert!(!self.may_transmit(1), "the target transmits only as an owner");
-        self.agents[1].checked(self.now, flow, generation, Rc::from(STATE), true);
+        self.agents[1].checked(self.now, flow, generation, Arc::from(STATE), true);
         self.advance(1);
         let frames = vec![(b"frame".to_vec(), false)];
-        let import = Event::Import { flow, state: Rc::from(STATE), frames, is_return: false };
+        let import = Event::Import { flow, state: Arc::from(STATE), frames, is_return: false };
         assert_eq!(self.agents[1].poll_event(), Some(import));
         assert!(self.may_transmit(1) && !self.agents[0].may_continue(&flow));
         let entry = self.switch.flow(&flow).unwrap();
@@ -164,9 +164,9 @@ fn a_connection_moves_and_its_early_packets_follow_it() {
 fn a_refused_state_comes_back() {
     let mut pair = Pair::new();
     let (flow, generation) = (pair.flow(), pair.export());
-    pair.agents[1].checked(pair.now, flow, generation, Rc::from(STATE), false);
+    pair.agents[1].checked(pair.now, flow, generation, Arc::from(STATE), false);
     pair.advance(5);
-    let import = Event::Import { flow, state: Rc::from(STATE), frames: Vec::new(), is_return: true };
+    let import = Event::Import { flow, state: Arc::from(STATE), frames: Vec::new(), is_return: true };
     assert_eq!(pair.agents[0].poll_event(), Some(import));
     assert_eq!(pair.client_sends(), 0);
 }
@@ -215,7 +215,7 @@ fn a_move_that_the_restart_interrupts_is_given_up_by_both_ends() {
     let mut pair = Pair::new();
     let (flow, generation) = (pair.flow(), pair.export());
     pair.switch.restart_empty(pair.now, Duration::ZERO);
-    pair.agents[1].checked(pair.now, flow, generation, Rc::from(STATE), true);
+    pair.agents[1].checked(pair.now, flow, generation, Arc::from(STATE), true);
     pair.advance(200);
     assert_eq!(pair.last_event(0), Some(Event::Gone { flow, cause: Cause::Restart }));
     assert!(matches!(pair.last_event(1), Some(Event::Gone { .. })));

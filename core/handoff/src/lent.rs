@@ -1,7 +1,7 @@
 //! What the original owner remembers of connections that have moved away.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use alloc::collections::BTreeMap;
+use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     fn flow(port: u16) -> Flow {
-        let end = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port)).into();
+        let end = |port| core::net::SocketAddr::from(([10, 0, 0, 1], port)).into();
         Flow::new(end(port), end(80)).unwrap()
     }
 

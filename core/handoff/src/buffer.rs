@@ -1,12 +1,13 @@
 //! Frames of a flow that arrive at the target of a move before the connection does.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 const FRAMES_MAX: usize = 256;
 const BYTES_MAX: usize = 1 << 20;
 
 /// A received frame, and whether its path has damaged it.
-pub(crate) type Held = (Vec<u8>, bool);
+pub type Held = (Vec<u8>, bool);
 
 /// Frames in order of arrival. Further ones are dropped, and TCP sends their bytes again.
 #[derive(Clone, Debug, Default)]
@@ -28,12 +29,14 @@ impl HeldFrames {
 
     pub(crate) fn take(&mut self) -> Vec<Held> {
         self.bytes = 0;
-        std::mem::take(&mut self.frames).into()
+        core::mem::take(&mut self.frames).into()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     #[test]

@@ -1,53 +1,65 @@
 //! A server's agent: its membership, the flows that it owns, and its moves.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
-use std::rc::Rc;
-use std::time::Duration;
+mod answers;
+mod relays;
+mod timers;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
 
 use spillway_auth::SwitchKey;
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Body, Endpoint, Flow, Kind, MESSAGE_BYTES, Message, Request, ServerId, Site};
 
-use super::held_frames::Held;
-use super::lent::Lent;
-use super::membership::Membership;
-use super::sequences::Sequences;
-use super::source::{MoveTimes, Source};
-use super::target::Target;
-use super::transfer::{Transfer, TransferMessage};
+use crate::buffer::Held;
+use crate::lent::Lent;
+use crate::membership::Membership;
+use crate::migration::MoveTimes;
+use crate::migration::source::Source;
+use crate::migration::target::Target;
+use crate::sequences::Sequences;
+use crate::transfer::{Transfer, TransferMessage};
 
 /// Requests whose answers the agent waits for; older ones are given up.
 const WAITING_MAX: usize = 4096;
 /// Finished moves that the agent remembers, one a flow.
 const FINISHED_MAX: usize = 1024;
 /// For this time an owner asks the original owner for a flow whose entry the switch has lost.
-pub(super) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
+pub(crate) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
 
 /// What an agent needs to know.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) id: ServerId,
-    pub(crate) key: SwitchKey,
-    pub(crate) mac: Mac,
+pub struct Settings {
+    /// This server.
+    pub id: ServerId,
+    /// The key that this server shares with the switch.
+    pub key: SwitchKey,
+    /// The Ethernet address of this server.
+    pub mac: Mac,
     /// The original owner of all services of this server.
-    pub(crate) original: ServerId,
-    pub(crate) heartbeat: Duration,
+    pub original: ServerId,
+    /// Interval of heartbeats.
+    pub heartbeat: Duration,
     /// The switch's timeout of owners.
-    pub(crate) owner_timeout: Duration,
-    pub(crate) times: MoveTimes,
+    pub owner_timeout: Duration,
+    /// Times of moves.
+    pub times: MoveTimes,
     /// Each service endpoint, and where this server imports its connections.
-    pub(crate) places: Vec<(Endpoint, Endpoint)>,
+    pub places: Vec<(Endpoint, Endpoint)>,
     /// All servers of the services, this one included.
-    pub(crate) peers: Vec<(ServerId, Mac)>,
+    pub peers: Vec<(ServerId, Mac)>,
     /// Time after the end of a connection at which the agent releases the flow.
-    pub(crate) time_wait: Duration,
+    pub time_wait: Duration,
 }
 
 /// What an agent sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Output {
+pub enum Transmit {
     /// The payload of a datagram to the switch.
     Control(Box<[u8; MESSAGE_BYTES]>),
     /// A message to another server.
@@ -56,7 +68,7 @@ pub(crate) enum Output {
 
 /// Why a connection was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Cause {
+pub enum Cause {
     /// The switch has taken the flow from a server that it did not hear for too long.
     Silence,
     /// The switch has lost the flow's entry, and the flow could not be taken back.
@@ -69,13 +81,13 @@ pub(crate) enum Cause {
 
 /// What the stack's driver must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// Export the connection; then call [`Agent::exported`] or [`Agent::not_exported`].
     Export { flow: Flow },
     /// Check whether the state can be imported; then call [`Agent::checked`].
-    Check { flow: Flow, generation: u64, state: Rc<[u8]> },
+    Check { flow: Flow, generation: u64, state: Arc<[u8]> },
     /// Import the connection, then deliver the frames. `is_return`: the connection has not moved.
-    Import { flow: Flow, state: Rc<[u8]>, frames: Vec<Held>, is_return: bool },
+    Import { flow: Flow, state: Arc<[u8]>, frames: Vec<Held>, is_return: bool },
     /// Deliver frames of a connection that is here.
     Deliver { frames: Vec<Held> },
     /// Drop the connection, if it is here, without a segment.
@@ -86,7 +98,7 @@ pub(crate) enum Event {
 
 /// Where a received TCP packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sorted {
+pub enum Sorted {
     Stack,
     /// The agent keeps it until the connection is here.
     Held,
@@ -95,49 +107,49 @@ pub(crate) enum Sorted {
 
 /// A flow with an entry whose connection is here.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Owned {
-    pub(super) generation: u64,
+pub(crate) struct Owned {
+    pub(crate) generation: u64,
     /// The switch has lost the entry: until when, and when next, the original owner is asked for the flow.
-    pub(super) reclaim: Option<(Time, Time)>,
+    pub(crate) reclaim: Option<(Time, Time)>,
 }
 
 /// The release of a flow whose connection has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ended {
-    pub(super) next_at: Time,
-    pub(super) releases: u32,
+pub(crate) struct Ended {
+    pub(crate) next_at: Time,
+    pub(crate) releases: u32,
 }
 
 /// A server's agent.
 #[derive(Debug)]
-pub(crate) struct Agent {
-    pub(super) settings: Settings,
-    pub(super) sequences: Sequences,
-    pub(super) membership: Membership,
-    pub(super) owned: BTreeMap<Flow, Owned>,
-    pub(super) sources: BTreeMap<Flow, Source>,
+pub struct Agent {
+    pub(crate) settings: Settings,
+    pub(crate) sequences: Sequences,
+    pub(crate) membership: Membership,
+    pub(crate) owned: BTreeMap<Flow, Owned>,
+    pub(crate) sources: BTreeMap<Flow, Source>,
     /// Moves to this server, with their sources.
-    pub(super) targets: BTreeMap<Flow, (ServerId, Target)>,
+    pub(crate) targets: BTreeMap<Flow, (ServerId, Target)>,
     /// The last move of each flow to this server: generation, and whether this server came to own the flow.
     finished: BTreeMap<Flow, (u64, bool)>,
-    pub(super) lent: Lent,
+    pub(crate) lent: Lent,
     /// Flows that the original owner moves to servers that have their connections already.
-    pub(super) lending: BTreeSet<Flow>,
-    pub(super) ended: BTreeMap<Flow, Ended>,
+    pub(crate) lending: BTreeSet<Flow>,
+    pub(crate) ended: BTreeMap<Flow, Ended>,
     /// Requests in flight, by sequence.
-    pub(super) waiting: BTreeMap<u64, (Kind, Flow)>,
+    pub(crate) waiting: BTreeMap<u64, (Kind, Flow)>,
     /// Number of connections that the stack has.
-    pub(super) connections: u32,
+    pub(crate) connections: u32,
     /// Number of further connections that the stack can have.
-    pub(super) free_places: u32,
-    outputs: VecDeque<Output>,
-    pub(super) events: VecDeque<Event>,
+    pub(crate) free_places: u32,
+    outputs: VecDeque<Transmit>,
+    pub(crate) events: VecDeque<Event>,
     /// Flows that were taken back after the switch had lost their entries.
-    pub(crate) reclaimed: u64,
+    pub reclaimed: u64,
 }
 
 impl Agent {
-    pub(crate) fn new(now: Time, settings: Settings) -> Agent {
+    pub fn new(now: Time, settings: Settings) -> Agent {
         Agent {
             membership: Membership::new(now, settings.heartbeat, settings.owner_timeout),
             settings,
@@ -158,22 +170,23 @@ impl Agent {
         }
     }
 
-    pub(crate) fn id(&self) -> ServerId {
+    pub fn id(&self) -> ServerId {
         self.settings.id
     }
 
-    pub(super) fn is_original(&self) -> bool {
+    pub(crate) fn is_original(&self) -> bool {
         self.settings.id == self.settings.original
     }
 
     /// Number of connections, and how many more the stack can have.
-    pub(crate) fn set_load(&mut self, connections: usize, free_places: usize) {
-        (self.connections, self.free_places) = (connections as u32, free_places as u32); // fit: a table's length
+    pub fn set_load(&mut self, connections: usize, free_places: usize) {
+        let saturating = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        (self.connections, self.free_places) = (saturating(connections), saturating(free_places));
     }
 
     /// Begins to move a connection of this server. `to`: `None` lets the switch choose. Returns false if the server cannot
     /// move it now.
-    pub(crate) fn request_move(&mut self, now: Time, flow: Flow, to: Option<ServerId>) -> bool {
+    pub fn request_move(&mut self, now: Time, flow: Flow, to: Option<ServerId>) -> bool {
         let owned = self.owned.get(&flow);
         let is_ours = match owned {
             Some(owned) => owned.reclaim.is_none(),
@@ -189,13 +202,13 @@ impl Agent {
         true
     }
 
-    pub(super) fn begin(&mut self, flow: Flow, source: Source) {
+    pub(crate) fn begin(&mut self, flow: Flow, source: Source) {
         self.forget_requests(&flow);
         self.sources.insert(flow, source);
     }
 
     /// The connection of a flow has ended here; its last segments may have to be repeated.
-    pub(crate) fn connection_ended(&mut self, now: Time, flow: Flow) {
+    pub fn connection_ended(&mut self, now: Time, flow: Flow) {
         let next_at = now + self.settings.time_wait;
         if self.owned.contains_key(&flow) || self.sources.contains_key(&flow) {
             self.ended.insert(flow, Ended { next_at, releases: 0 });
@@ -203,7 +216,7 @@ impl Agent {
     }
 
     /// Where a TCP packet goes that has arrived here. `is_opening`: it has SYN without ACK.
-    pub(crate) fn sort(
+    pub fn sort(
         &mut self,
         now: Time,
         (source, target): (SocketAddr, SocketAddr),
@@ -219,7 +232,7 @@ impl Agent {
     }
 
     /// Whether the stack's packet with these ends may leave now.
-    pub(crate) fn may_transmit(&self, now: Time, (source, target): (SocketAddr, SocketAddr)) -> bool {
+    pub fn may_transmit(&self, now: Time, (source, target): (SocketAddr, SocketAddr)) -> bool {
         let Some(flow) = self.flow_here(source, target) else { return true };
         self.is_original()
             || self.owned.get(&flow).is_some_and(|owned| owned.reclaim.is_none())
@@ -235,18 +248,18 @@ impl Agent {
     }
 
     /// Where this server has connections of a service.
-    pub(crate) fn place_of(&self, service: Endpoint) -> Option<Endpoint> {
+    pub fn place_of(&self, service: Endpoint) -> Option<Endpoint> {
         self.settings.places.iter().find(|(of, _)| *of == service).map(|(_, place)| *place)
     }
 
     /// Whether a move of this flow may still end with the connection here.
-    pub(crate) fn may_continue(&self, flow: &Flow) -> bool {
+    pub fn may_continue(&self, flow: &Flow) -> bool {
         self.sources.get(flow).is_some_and(|source| source.state().is_some())
             || self.targets.contains_key(flow)
     }
 
     /// The connection was exported.
-    pub(crate) fn exported(&mut self, now: Time, flow: Flow, state: Rc<[u8]>) {
+    pub fn exported(&mut self, now: Time, flow: Flow, state: Arc<[u8]>) {
         if let Some(source) = self.sources.get_mut(&flow) {
             source.exported(now, state);
             self.owned.remove(&flow);
@@ -254,21 +267,14 @@ impl Agent {
     }
 
     /// The connection cannot be exported.
-    pub(crate) fn not_exported(&mut self, now: Time, flow: Flow) {
+    pub fn not_exported(&mut self, now: Time, flow: Flow) {
         if let Some(source) = self.sources.get_mut(&flow) {
             source.not_exported(now);
         }
     }
 
     /// The result of a [`Event::Check`].
-    pub(crate) fn checked(
-        &mut self,
-        now: Time,
-        flow: Flow,
-        generation: u64,
-        state: Rc<[u8]>,
-        is_possible: bool,
-    ) {
+    pub fn checked(&mut self, now: Time, flow: Flow, generation: u64, state: Arc<[u8]>, is_possible: bool) {
         let Some((_, target)) = self.targets.get_mut(&flow) else { return };
         if target.generation() != generation {
             return;
@@ -281,7 +287,7 @@ impl Agent {
     }
 
     /// Ends a move to this server; its source is informed.
-    pub(super) fn refuse(&mut self, flow: Flow) {
+    pub(crate) fn refuse(&mut self, flow: Flow) {
         let Some((source, target)) = self.targets.remove(&flow) else { return };
         self.forget_requests(&flow);
         self.finish(flow, target.generation(), false);
@@ -289,7 +295,7 @@ impl Agent {
         self.events.push_back(Event::Gone { flow, cause: Cause::Doubt });
     }
 
-    pub(super) fn finish(&mut self, flow: Flow, generation: u64, is_owned: bool) {
+    pub(crate) fn finish(&mut self, flow: Flow, generation: u64, is_owned: bool) {
         if self.finished.len() >= FINISHED_MAX {
             self.finished.pop_first();
         }
@@ -297,47 +303,47 @@ impl Agent {
     }
 
     /// The generation of the last finished move of a flow to this server, and whether this server came to own it.
-    pub(super) fn finished(&self, flow: &Flow) -> Option<(u64, bool)> {
+    pub(crate) fn finished(&self, flow: &Flow) -> Option<(u64, bool)> {
         self.finished.get(flow).copied()
     }
 
     /// The release of a flow was answered, or the flow has moved on.
-    pub(super) fn end_release(&mut self, flow: &Flow) {
+    pub(crate) fn end_release(&mut self, flow: &Flow) {
         self.ended.remove(flow);
         self.owned.remove(flow);
     }
 
     /// The server does not own a flow any more whose connection it has.
-    pub(super) fn give_up(&mut self, flow: Flow, cause: Cause) {
+    pub(crate) fn give_up(&mut self, flow: Flow, cause: Cause) {
         self.owned.remove(&flow);
         self.ended.remove(&flow);
         self.events.push_back(Event::Drop { flow, cause });
     }
 
-    pub(super) fn forget_ended(&mut self) {
+    pub(crate) fn forget_ended(&mut self) {
         self.ended.clear();
     }
 
-    pub(super) fn forget_requests(&mut self, flow: &Flow) {
+    pub(crate) fn forget_requests(&mut self, flow: &Flow) {
         self.waiting.retain(|_, (_, waiting)| waiting != flow);
     }
 
     /// A server's site, with the service's own address: the server states its place in *prepared*.
-    pub(super) fn site_of(&self, server: ServerId, flow: &Flow) -> Option<Site> {
+    pub(crate) fn site_of(&self, server: ServerId, flow: &Flow) -> Option<Site> {
         let (_, mac) = self.settings.peers.iter().find(|(id, _)| *id == server)?;
         Site::new(flow.service(), *mac)
     }
 
-    pub(super) fn server_with(&self, mac: Mac) -> Option<ServerId> {
+    pub(crate) fn server_with(&self, mac: Mac) -> Option<ServerId> {
         self.settings.peers.iter().find(|(_, of)| *of == mac).map(|(id, _)| *id)
     }
 
-    pub(super) fn request(&mut self, now: Time, request: Request) -> u64 {
+    pub(crate) fn request(&mut self, now: Time, request: Request) -> u64 {
         let (kind, flow) = (request.kind(), flow_of(&request));
         let sequence = self.sequences.next(now);
         let (sender, epoch) = (self.settings.id, self.membership.epoch());
         let message = Message { sender, sequence, epoch, body: Body::Request(request) };
-        self.outputs.push_back(Output::Control(Box::new(self.settings.key.emit(&message))));
+        self.outputs.push_back(Transmit::Control(Box::new(self.settings.key.emit(&message))));
         if let Some(flow) = flow {
             if self.waiting.len() >= WAITING_MAX {
                 self.waiting.pop_first();
@@ -347,16 +353,16 @@ impl Agent {
         sequence
     }
 
-    pub(super) fn transfer(&mut self, to: ServerId, flow: Flow, generation: u64, body: Transfer) {
+    pub(crate) fn transfer(&mut self, to: ServerId, flow: Flow, generation: u64, body: Transfer) {
         let bytes = TransferMessage { flow, generation, body }.emit();
-        self.outputs.push_back(Output::Transfer { to, bytes });
+        self.outputs.push_back(Transmit::Transfer { to, bytes });
     }
 
-    pub(crate) fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.outputs.pop_front()
     }
 
-    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 }

@@ -1,19 +1,21 @@
 //! What an agent sends by time: its membership's messages, retransmissions of moves, reclaims and releases.
 
+use alloc::vec::Vec;
+
 use spillway_transport::Time;
 use spillway_wire::switch::Request;
 
-use super::agent::{Agent, Cause};
-use super::membership::Due;
-use super::source::{Outgoing, Source};
-use super::transfer::Transfer;
+use super::{Agent, Cause};
+use crate::membership::Due;
+use crate::migration::source::{Outgoing, Source};
+use crate::transfer::Transfer;
 
 /// Maximum number of unanswered releases of a flow.
 const RELEASES_MAX: u32 = 20;
 
 impl Agent {
     /// When to call [`Agent::handle_timeout`].
-    pub(crate) fn poll_timeout(&self) -> Time {
+    pub fn poll_timeout(&self) -> Time {
         let mut next_at = self.membership.poll_timeout();
         if self.membership.is_owner() {
             let sources = self.sources.values().map(Source::poll_timeout);
@@ -27,7 +29,7 @@ impl Agent {
     }
 
     /// Sends what is due.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
+    pub fn handle_timeout(&mut self, now: Time) {
         if let Some(due) = self.membership.poll(now) {
             let request = match due {
                 Due::Hello => {

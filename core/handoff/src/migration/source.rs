@@ -10,37 +10,12 @@
 //!
 //! The entry decides: a source in doubt continues the connection only after *own* was confirmed.
 
-use std::rc::Rc;
-use std::time::Duration;
+use alloc::sync::Arc;
 
 use spillway_transport::Time;
 use spillway_wire::switch::{Flow, FlowState, Import, Request, Site, Status};
 
-/// What an answer says about a flow's entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) status: Status,
-    pub(crate) state: FlowState,
-    pub(crate) generation: u64,
-    /// Whether the entry's owner is the receiver of the answer.
-    pub(crate) is_ours: bool,
-}
-
-/// Times of moves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MoveTimes {
-    /// Interval of retransmissions.
-    pub(crate) retry: Duration,
-    /// After this time the switch ends a move that is not confirmed.
-    pub(crate) lifetime: Duration,
-}
-
-impl MoveTimes {
-    /// The lifetime in messages.
-    pub(crate) fn lifetime_ms(&self) -> u32 {
-        self.lifetime.as_millis() as u32 // fits: a few seconds
-    }
-}
+use super::{MoveTimes, Seen};
 
 /// How a move ended for its source, or what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +38,7 @@ pub(crate) enum Outgoing {
     /// To the switch.
     Request(Request),
     /// The connection's state, to the target.
-    State { generation: u64, target: Site, state: Rc<[u8]> },
+    State { generation: u64, target: Site, state: Arc<[u8]> },
 }
 
 #[derive(Clone, Debug)]
@@ -80,11 +55,11 @@ enum Phase {
     Sending {
         generation: u64,
         target: Site,
-        state: Rc<[u8]>,
+        state: Arc<[u8]>,
     },
     InDoubt {
         generation: u64,
-        state: Rc<[u8]>,
+        state: Arc<[u8]>,
     },
 }
 
@@ -125,7 +100,7 @@ impl Source {
     }
 
     /// The exported state, if the source has one.
-    pub(crate) fn state(&self) -> Option<&Rc<[u8]>> {
+    pub(crate) fn state(&self) -> Option<&Arc<[u8]>> {
         match &self.phase {
             Phase::Sending { state, .. } | Phase::InDoubt { state, .. } => Some(state),
             Phase::Asking | Phase::Settling { .. } | Phase::Exporting { .. } => None,
@@ -189,7 +164,7 @@ impl Source {
     }
 
     /// The connection was exported.
-    pub(crate) fn exported(&mut self, now: Time, state: Rc<[u8]>) {
+    pub(crate) fn exported(&mut self, now: Time, state: Arc<[u8]>) {
         if let Phase::Exporting { generation, target } = self.phase {
             (self.phase, self.next_at) = (Phase::Sending { generation, target, state }, now);
         }
@@ -263,7 +238,8 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use core::net::SocketAddr;
+    use core::time::Duration;
 
     use spillway_wire::packet::ethernet::Mac;
 
@@ -297,7 +273,7 @@ mod tests {
     fn sending() -> Source {
         let mut source = asking();
         assert_eq!(source.handle_prepared(Time(1), 8, Import::Ready(site())), Some(Outcome::Export));
-        source.exported(Time(1), Rc::from(&b"state"[..]));
+        source.exported(Time(1), Arc::from(&b"state"[..]));
         source
     }
 

@@ -1,6 +1,7 @@
 //! Messages between the servers of one service, beside the switch: a connection's state on its way, and how it ended.
 
-use std::net::SocketAddr;
+use alloc::vec;
+use alloc::vec::Vec;
 
 use spillway_wire::switch::{Endpoint, Flow};
 
@@ -65,13 +66,10 @@ impl TransferMessage {
     }
 }
 
-/// Client and service of a flow as socket addresses.
-pub(crate) fn ends_of_flow(flow: &Flow) -> (SocketAddr, SocketAddr) {
-    (flow.client().into(), flow.service().into())
-}
-
 #[cfg(test)]
 mod tests {
+    use core::net::SocketAddr;
+
     use super::*;
 
     #[test]

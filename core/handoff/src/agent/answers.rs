@@ -1,17 +1,18 @@
 //! What the switch answers to an agent, and the outcomes of its moves.
 
+use alloc::vec::Vec;
+
 use spillway_transport::Time;
 use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, Status};
 
-use super::agent::{Agent, Cause, Event, Owned, RECLAIMS_FOR};
-use super::membership::Change;
-use super::source::{self, Seen};
-use super::target;
-use super::transfer::Transfer;
+use super::{Agent, Cause, Event, Owned, RECLAIMS_FOR};
+use crate::membership::Change;
+use crate::migration::{Seen, source, target};
+use crate::transfer::Transfer;
 
 impl Agent {
     /// Handles a datagram from the switch. Forged and damaged ones are ignored.
-    pub(crate) fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
+    pub fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
         let Ok(message) = self.settings.key.parse(payload) else { return };
         match &message.body {
             Body::Answer(answer) if message.sender == self.settings.id => {
@@ -141,7 +142,7 @@ impl Agent {
         let Some(outcome) = outcome else { return };
         if outcome == source::Outcome::Export {
             if self.lending.contains(&flow) {
-                return self.exported(now, flow, std::rc::Rc::from(&[][..]));
+                return self.exported(now, flow, alloc::sync::Arc::from(&[][..]));
             }
             return self.events.push_back(Event::Export { flow });
         }

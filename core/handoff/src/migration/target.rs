@@ -1,12 +1,12 @@
 //! One move as its target sees it.
 
-use std::rc::Rc;
+use alloc::sync::Arc;
 
 use spillway_transport::Time;
 use spillway_wire::switch::{Flow, FlowState, Import, Request, Site, Status};
 
-use super::held_frames::HeldFrames;
-use super::source::{MoveTimes, Seen};
+use super::{MoveTimes, Seen};
+use crate::buffer::HeldFrames;
 
 /// How a move ended for its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ enum Phase {
     /// Waits for the connection's state.
     Waiting,
     /// Waits for the switch to confirm *own*.
-    Owning(Rc<[u8]>),
+    Owning(Arc<[u8]>),
 }
 
 /// A move on its target. Packets of the flow wait here until the target owns it.
@@ -69,7 +69,7 @@ impl Target {
         matches!(self.phase, Phase::Waiting)
     }
 
-    pub(crate) fn state(&self) -> Option<&Rc<[u8]>> {
+    pub(crate) fn state(&self) -> Option<&Arc<[u8]>> {
         match &self.phase {
             Phase::Waiting => None,
             Phase::Owning(state) => Some(state),
@@ -77,7 +77,7 @@ impl Target {
     }
 
     /// The state has arrived, and can be imported.
-    pub(crate) fn receive(&mut self, now: Time, state: Rc<[u8]>) {
+    pub(crate) fn receive(&mut self, now: Time, state: Arc<[u8]>) {
         (self.phase, self.next_at) = (Phase::Owning(state), now);
     }
 
@@ -114,8 +114,8 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-    use std::time::Duration;
+    use core::net::SocketAddr;
+    use core::time::Duration;
 
     use spillway_wire::packet::ethernet::Mac;
 
@@ -140,7 +140,7 @@ mod tests {
         assert!(matches!(target.prepared(), Request::Prepared { asked: 8, import: Import::Ready(_), .. }));
         assert_eq!(target.poll(Time(500)), None);
         assert_eq!(target.handle_answer(seen(Status::Ok, FlowState::Owned)), None, "nothing was asked");
-        target.receive(Time(500), Rc::from(&b"state"[..]));
+        target.receive(Time(500), Arc::from(&b"state"[..]));
         for now in [500, 10_000_500] {
             assert!(matches!(target.poll(Time(now)), Some(Request::Own { replaces: 8, .. })));
         }
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn only_a_confirmed_own_makes_an_owner() {
         let mut target = target();
-        target.receive(Time(0), Rc::from(&b"state"[..]));
+        target.receive(Time(0), Arc::from(&b"state"[..]));
         assert_eq!(
             target.handle_answer(seen(Status::Ok, FlowState::Owned)),
             Some(Outcome::Owned { generation: 9 })
