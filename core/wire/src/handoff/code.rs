@@ -18,7 +18,7 @@ pub enum Kind {
     Refused = 4,
     /// The source owns the flow again.
     TakenBack = 5,
-    /// A packet of a client that arrived at the wrong server.
+    /// A frame of a client that arrived at the wrong server.
     Forward = 6,
     /// An owner without an entry requests a move to itself from the original owner.
     Reclaim = 7,

@@ -12,8 +12,8 @@ pub(super) const FORM: usize = 9;
 pub(super) const SENDER: usize = 10;
 /// The server for which the datagram is meant.
 pub(super) const RECEIVER: usize = 11;
-/// Zero.
-pub(super) const HEAD_RESERVED: Range<usize> = 12..16;
+/// Which session between these runs; 0 in a greeting.
+pub(super) const SESSION: Range<usize> = 12..16;
 /// The sender's run.
 pub(super) const SENDER_RUN: Range<usize> = 16..24;
 /// The receiver's run; 0 if the sender of a greeting does not know it.
@@ -49,7 +49,7 @@ pub(super) const SERVICE_PORT: Range<usize> = 46..48;
 
 /// Bytes of a part's own head: total, number, zero.
 pub(super) const PART_HEAD_BYTES: usize = 8;
-/// Bytes before a forwarded part: the packet's number, then the part's own head.
+/// Bytes before a forwarded part: the frame's number, then the part's own head.
 pub(super) const FORWARD_HEAD_BYTES: usize = 4 + PART_HEAD_BYTES;
 /// Bytes of *received* after the message's head: through, zero, beyond.
 pub(super) const RECEIVED_BYTES: usize = 16;

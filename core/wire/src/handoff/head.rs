@@ -52,6 +52,9 @@ pub enum Form {
     Move {
         /// The receiver's run.
         receiver_run: Run,
+        /// Which session between these runs: the low half of the number of the receiver's
+        /// [`Greeting`](super::Greeting).
+        session: u32,
         /// Number of the datagram under its key.
         counter: u64,
     },
@@ -81,11 +84,12 @@ impl Head {
         bytes[field::VERSION] = HANDOFF_VERSION;
         (bytes[field::SENDER], bytes[field::RECEIVER]) = (self.sender.0, self.receiver.0);
         bytes[field::SENDER_RUN].copy_from_slice(&self.sender_run.get().to_be_bytes());
-        let (form, receiver_run, counter) = match self.form {
-            Form::Greeting { receiver_run } => (GREETING, receiver_run.map_or(0, Run::get), 0),
-            Form::Move { receiver_run, counter } => (MOVE, receiver_run.get(), counter),
+        let (form, receiver_run, session, counter) = match self.form {
+            Form::Greeting { receiver_run } => (GREETING, receiver_run.map_or(0, Run::get), 0, 0),
+            Form::Move { receiver_run, session, counter } => (MOVE, receiver_run.get(), session, counter),
         };
         bytes[field::FORM] = form;
+        bytes[field::SESSION].copy_from_slice(&session.to_be_bytes());
         bytes[field::RECEIVER_RUN].copy_from_slice(&receiver_run.to_be_bytes());
         bytes[field::COUNTER].copy_from_slice(&counter.to_be_bytes());
         bytes
@@ -107,18 +111,17 @@ impl Head {
         if sender == receiver || sender == ServerId::DAEMON.0 || receiver == ServerId::DAEMON.0 {
             return Err(HandoffError::Servers(sender, receiver));
         }
-        if bytes[field::HEAD_RESERVED] != [0; 4] {
-            return Err(HandoffError::Reserved);
-        }
-        let sender_run = Run::new(number(bytes, field::SENDER_RUN.start));
-        let receiver_run = Run::new(number(bytes, field::RECEIVER_RUN.start));
-        let counter = number(bytes, field::COUNTER.start);
+        let sender_run = Run::new(u64::from_be_bytes(array(bytes, field::SENDER_RUN.start)));
+        let receiver_run = Run::new(u64::from_be_bytes(array(bytes, field::RECEIVER_RUN.start)));
+        let session = u32::from_be_bytes(array(bytes, field::SESSION.start));
+        let counter = u64::from_be_bytes(array(bytes, field::COUNTER.start));
         let form = match bytes[field::FORM] {
+            GREETING if session != 0 => return Err(HandoffError::Unused("session")),
             GREETING if counter != 0 => return Err(HandoffError::Unused("counter")),
             GREETING => Form::Greeting { receiver_run },
             MOVE => {
                 let receiver_run = receiver_run.ok_or(HandoffError::Missing("run of the receiver"))?;
-                Form::Move { receiver_run, counter }
+                Form::Move { receiver_run, session, counter }
             }
             other => return Err(HandoffError::Form(other)),
         };
@@ -140,8 +143,9 @@ impl Head {
     }
 }
 
-fn number(bytes: &[u8; HEAD_BYTES], offset: usize) -> u64 {
-    let mut number = [0; 8];
-    number.copy_from_slice(&bytes[offset..offset + 8]);
-    u64::from_be_bytes(number)
+/// `offset + N` must be within the head.
+fn array<const N: usize>(head: &[u8; HEAD_BYTES], offset: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&head[offset..offset + N]);
+    out
 }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::{
-    HandoffError, Kind, MESSAGE_HEAD_BYTES, PACKET_BYTES_MAX, Part, Reason, STATE_BYTES_MAX, field, parts_of,
+    FRAME_BYTES_MAX, HandoffError, Kind, MESSAGE_HEAD_BYTES, Part, Reason, STATE_BYTES_MAX, field, parts_of,
 };
 use crate::switch::{Endpoint, Flow};
 
@@ -29,13 +29,14 @@ pub enum Body<'a> {
     Accepted,
     /// The receiver of a state, of *lent* or of *reclaim* will not take part. The sender's copy is discarded.
     Refused(Reason),
-    /// From the source: it owns the flow again. The target discards its copy, and returns the packets that it holds.
+    /// From the source: it owns the flow again. The target discards its copy, and returns the frames that it holds.
     TakenBack,
-    /// A part of a client's packet that belongs to the connection at the receiver.
+    /// A part of a client's frame that belongs to the connection at the receiver.
     Forward {
-        /// Number of the packet: the parts of one packet have the same.
-        packet: u32,
-        /// A part of the IP packet, at most [`PACKET_BYTES_MAX`] bytes in total.
+        /// Number of the frame: the parts of one frame have the same.
+        frame: u32,
+        /// A part of the Ethernet frame as the sender received it, at most [`FRAME_BYTES_MAX`] bytes in total. The
+        /// receiver replaces its destination by the receiver's own place.
         part: Part<'a>,
     },
     /// From an owner whose entry the switch has lost, to the original owner: requests a move to the sender.
@@ -85,8 +86,8 @@ impl Body<'_> {
                 out.extend_from_slice(&beyond.to_be_bytes());
             }
             Body::Refused(reason) => out.extend_from_slice(&[reason.code(), 0, 0, 0, 0, 0, 0, 0]),
-            Body::Forward { packet, part } => {
-                out.extend_from_slice(&packet.to_be_bytes());
+            Body::Forward { frame, part } => {
+                out.extend_from_slice(&frame.to_be_bytes());
                 part.emit(out);
             }
             Body::Accepted | Body::TakenBack | Body::Reclaim | Body::Lent => {}
@@ -108,9 +109,9 @@ impl Body<'_> {
             }
             Kind::TakenBack => is_empty(Body::TakenBack),
             Kind::Forward => {
-                let (packet, part) = bytes.split_first_chunk().ok_or(HandoffError::Truncated(kind))?;
-                let part = Part::parse(part, kind, PACKET_BYTES_MAX)?;
-                Ok(Body::Forward { packet: u32::from_be_bytes(*packet), part })
+                let (frame, part) = bytes.split_first_chunk().ok_or(HandoffError::Truncated(kind))?;
+                let part = Part::parse(part, kind, FRAME_BYTES_MAX)?;
+                Ok(Body::Forward { frame: u32::from_be_bytes(*frame), part })
             }
             Kind::Reclaim => is_empty(Body::Reclaim),
             Kind::Lent => is_empty(Body::Lent),

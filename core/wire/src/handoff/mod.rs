@@ -1,12 +1,12 @@
 //! The messages between servers that move connections: a connection's state in numbered parts, how the move ended, and
-//! packets that arrived at the wrong server (Capybara §3.3, Prism §4.2). The switch's own messages are in
+//! frames that arrived at the wrong server (Capybara §3.3, Prism §4.2). The switch's own messages are in
 //! [`switch`](crate::switch).
 //!
 //! ```text
 //! source                                   target
 //!   state: part 0, 1, …      ->
 //!   <-                           received: these parts
-//!   forward: late packet     ->
+//!   forward: late frame      ->
 //!                                (the target's *own* is confirmed by the switch)
 //!   <-                           accepted
 //! ```
@@ -46,13 +46,13 @@ pub const GREETING_BYTES: usize = HEAD_BYTES + GREETING_CONTENT_BYTES + TAG_BYTE
 /// Bytes at the beginning of each message: kind, generation and flow.
 pub const MESSAGE_HEAD_BYTES: usize = 48;
 
-/// Bytes of a state or of a packet in one datagram; only the last part has fewer. A datagram with that many fits the
+/// Bytes of a state or of a frame in one datagram; only the last part has fewer. A datagram with that many fits the
 /// smallest MTU of Ethernet, 1,500 bytes, with IPv6 and room for tunnels.
 pub const PART_BYTES: usize = 1200;
 /// The longest state of a connection, in bytes. Send buffers are far smaller, unless a single chunk is larger.
 pub const STATE_BYTES_MAX: usize = 16 << 20;
-/// The longest packet that is forwarded, in bytes.
-pub const PACKET_BYTES_MAX: usize = u16::MAX as usize;
+/// The longest Ethernet frame that is forwarded, in bytes.
+pub const FRAME_BYTES_MAX: usize = u16::MAX as usize;
 /// The longest datagram: a forwarded part.
 pub const DATAGRAM_BYTES_MAX: usize =
     HEAD_BYTES + MESSAGE_HEAD_BYTES + field::FORWARD_HEAD_BYTES + PART_BYTES + TAG_BYTES;

@@ -1,4 +1,4 @@
-//! Numbered parts of something that is longer than a datagram: a connection's state, or a packet.
+//! Numbered parts of something that is longer than a datagram: a connection's state, or a frame.
 
 use alloc::vec::Vec;
 
