@@ -1,18 +1,21 @@
-//! What the switch answers to an agent, and the outcomes of its moves.
+//! Datagrams, and what the switch answers.
 
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
-use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, Status};
+use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, SWITCH_MAGIC, Status};
 
-use super::{Agent, Cause, Event, Owned, RECLAIMS_FOR};
+use super::{Agent, RECLAIMS_FOR};
+use crate::event::Cause;
 use crate::membership::Change;
-use crate::migration::{Seen, source, target};
-use crate::transfer::Transfer;
+use crate::migration::{Seen, source};
 
 impl Agent {
-    /// Handles a datagram from the switch. Forged and damaged ones are ignored.
+    /// Handles the payload of a datagram from the switch or from another server. Forged and damaged ones are ignored.
     pub fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
+        if !payload.starts_with(&SWITCH_MAGIC) {
+            return self.handle_peer_datagram(now, payload);
+        }
         let Ok(message) = self.settings.key.parse(payload) else { return };
         match &message.body {
             Body::Answer(answer) if message.sender == self.settings.id => {
@@ -40,10 +43,8 @@ impl Agent {
             let change = self.membership.handle_heartbeat(now, sequence, answer.status);
             return self.handle_change(now, change);
         }
-        let Some((kind, flow)) = self.waiting.remove(&sequence).filter(|(kind, _)| *kind == answer.kind)
-        else {
-            return;
-        };
+        let waiting = self.waiting.remove(&sequence);
+        let Some((kind, flow)) = waiting.filter(|(kind, _)| *kind == answer.kind) else { return };
         let seen = Seen {
             status: answer.status,
             state: answer.state,
@@ -52,17 +53,11 @@ impl Agent {
         };
         match kind {
             Kind::Release => self.handle_released(&flow, seen),
-            Kind::Prepared => {
-                // The move of this *prepared* is over, or has never been.
-                let is_over = matches!(seen.status, Status::Stale | Status::Forbidden | Status::NoEntry);
-                if is_over && self.targets.get(&flow).is_some_and(|(_, target)| target.is_waiting()) {
-                    self.refuse(flow);
-                }
-            }
+            Kind::Prepared => self.handle_prepared_answer(now, flow, seen),
             Kind::Own if self.targets.contains_key(&flow) => {
                 let outcome = self.targets.get(&flow).and_then(|(_, target)| target.handle_answer(seen));
                 if let Some(outcome) = outcome {
-                    self.end_target(flow, &outcome);
+                    self.end_target(now, flow, outcome);
                 }
             }
             _ => {
@@ -75,7 +70,7 @@ impl Agent {
     fn handle_change(&mut self, now: Time, change: Option<Change>) {
         match change {
             Some(Change::Joined { is_new_epoch: true }) => self.handle_lost_entries(now),
-            Some(Change::Joined { is_new_epoch: false }) => self.handle_new_term(),
+            Some(Change::Joined { is_new_epoch: false }) => self.handle_new_term(now),
             Some(Change::MustSkipTo(seen)) => self.sequences.skip_to(seen),
             Some(Change::Lost) | None => {}
         }
@@ -84,47 +79,53 @@ impl Agent {
     /// The switch has lost all entries: every flow is the original owner's. Owners ask it for theirs.
     fn handle_lost_entries(&mut self, now: Time) {
         self.waiting.clear();
-        self.forget_ended();
-        self.end_targets(Cause::Restart);
+        self.ended.clear();
+        self.end_targets(now, Cause::Restart);
         for flow in self.sources.keys().copied().collect::<Vec<_>>() {
             let outcome = self.sources.get(&flow).map(source::Source::handle_lost_entries);
             if outcome == Some(source::Outcome::LetGo) {
                 self.let_go(flow, Cause::Restart);
-            } else if self.is_original() {
+            } else if self.is_original(&flow) {
                 self.handle_outcome(now, flow, outcome);
             } else {
                 self.sources.remove(&flow);
             }
         }
-        if self.is_original() {
-            self.owned.clear();
+        for flow in self.owned.keys().copied().collect::<Vec<_>>() {
+            if self.is_original(&flow) {
+                self.owned.remove(&flow);
+            }
         }
         self.owned.values_mut().for_each(|owned| owned.reclaim = Some((now + RECLAIMS_FOR, now)));
     }
 
     /// The switch has declared this server dead before: what it had imported went back to the original owner.
-    fn handle_new_term(&mut self) {
+    fn handle_new_term(&mut self, now: Time) {
         self.waiting.clear();
-        self.end_targets(Cause::Silence);
-        if self.is_original() {
-            return;
+        self.end_targets(now, Cause::Silence);
+        let foreign = |flow: &&Flow| !self.is_original(flow);
+        let sources: Vec<Flow> = self.sources.keys().filter(foreign).copied().collect();
+        let owned: Vec<Flow> = self.owned.keys().filter(foreign).copied().collect();
+        let ended: Vec<Flow> = self.ended.keys().filter(foreign).copied().collect();
+        for flow in ended {
+            self.ended.remove(&flow);
         }
-        self.forget_ended();
-        for flow in self.sources.keys().copied().collect::<Vec<_>>() {
+        for flow in sources {
             if self.sources.get(&flow).is_some_and(|source| source.state().is_some()) {
                 self.let_go(flow, Cause::Silence);
             }
+            self.sources.remove(&flow);
         }
-        self.sources.clear();
-        for flow in self.owned.keys().copied().collect::<Vec<_>>() {
+        for flow in owned {
             self.give_up(flow, Cause::Silence);
         }
     }
 
-    fn end_targets(&mut self, cause: Cause) {
-        for flow in self.targets.keys().copied().collect::<Vec<_>>() {
-            self.events.push_back(Event::Gone { flow, cause });
-            self.refuse(flow);
+    /// The move of this *prepared* is over, or has never been.
+    fn handle_prepared_answer(&mut self, now: Time, flow: Flow, seen: Seen) {
+        let is_over = matches!(seen.status, Status::Stale | Status::Forbidden | Status::NoEntry);
+        if is_over && self.targets.get(&flow).is_some_and(|(_, target)| target.is_waiting()) {
+            self.refuse(now, flow, spillway_wire::handoff::Reason::NoMove);
         }
     }
 
@@ -135,90 +136,6 @@ impl Agent {
             }
             _ if matches!(seen.status, Status::Replayed | Status::NoOwner) => {}
             _ => self.end_release(flow),
-        }
-    }
-
-    pub(super) fn handle_outcome(&mut self, now: Time, flow: Flow, outcome: Option<source::Outcome>) {
-        let Some(outcome) = outcome else { return };
-        if outcome == source::Outcome::Export {
-            if self.lending.contains(&flow) {
-                return self.exported(now, flow, alloc::sync::Arc::from(&[][..]));
-            }
-            return self.events.push_back(Event::Export { flow });
-        }
-        let Some(source) = self.sources.remove(&flow) else { return };
-        self.forget_requests(&flow);
-        let is_loan = self.lending.remove(&flow);
-        match outcome {
-            source::Outcome::Export => {}
-            source::Outcome::Kept { generation: 0 } if self.is_original() => _ = self.owned.remove(&flow),
-            // The flow is the original owner's now.
-            source::Outcome::Kept { generation: 0 } => self.give_up(flow, Cause::Doubt),
-            source::Outcome::Kept { generation } => {
-                self.owned.insert(flow, Owned { generation, reclaim: None });
-                if is_loan {
-                    self.connection_ended(now, flow);
-                }
-            }
-            source::Outcome::Returned { generation } => {
-                self.owned.insert(flow, Owned { generation, reclaim: None });
-                match source.state().filter(|_| !is_loan) {
-                    Some(state) => {
-                        let (state, frames) = (state.clone(), Vec::new());
-                        self.lent.remove(&flow);
-                        self.events.push_back(Event::Import { flow, state, frames, is_return: true });
-                    }
-                    None => self.connection_ended(now, flow),
-                }
-            }
-            source::Outcome::Moved => {
-                self.end_release(&flow);
-                if self.is_original() {
-                    self.lent.add(flow);
-                }
-            }
-            source::Outcome::LetGo => {
-                self.end_release(&flow);
-                self.events.push_back(match source.state() {
-                    Some(_) => Event::Gone { flow, cause: Cause::Doubt },
-                    None => Event::Drop { flow, cause: Cause::Foreign },
-                });
-            }
-        }
-    }
-
-    /// Gives the copy of an exported connection up.
-    fn let_go(&mut self, flow: Flow, cause: Cause) {
-        self.sources.remove(&flow);
-        self.lending.remove(&flow);
-        self.end_release(&flow);
-        self.events.push_back(Event::Gone { flow, cause });
-    }
-
-    pub(super) fn end_target(&mut self, flow: Flow, outcome: &target::Outcome) {
-        let Some(state) = self.targets.get(&flow).and_then(|(_, target)| target.state()).cloned() else {
-            return;
-        };
-        let has_connection = state.is_empty();
-        let target::Outcome::Owned { generation } = *outcome else {
-            self.refuse(flow);
-            if has_connection {
-                self.give_up(flow, Cause::Restart);
-            }
-            return;
-        };
-        let Some((source, mut target)) = self.targets.remove(&flow) else { return };
-        self.forget_requests(&flow);
-        self.finish(flow, target.generation(), true);
-        self.transfer(source, flow, target.generation(), Transfer::Owned);
-        self.owned.insert(flow, Owned { generation, reclaim: None });
-        self.lent.remove(&flow);
-        let frames = target.held().take();
-        if has_connection {
-            self.reclaimed += 1;
-            self.events.push_back(Event::Deliver { frames });
-        } else {
-            self.events.push_back(Event::Import { flow, state, frames, is_return: false });
         }
     }
 }

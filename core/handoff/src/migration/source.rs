@@ -13,9 +13,12 @@
 use alloc::sync::Arc;
 
 use spillway_transport::Time;
+use spillway_wire::handoff::{Body, Reason, Received};
 use spillway_wire::switch::{Flow, FlowState, Import, Request, Site, Status};
 
-use super::{MoveTimes, Seen};
+use super::{ATTEMPTS, MoveTimes, Seen};
+use crate::buffer::HeldFrames;
+use crate::transfer::{Due, Sending};
 
 /// How a move ended for its source, or what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,167 +35,216 @@ pub(crate) enum Outcome {
     LetGo,
 }
 
-/// A message that the source must send now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outgoing {
-    /// To the switch.
-    Request(Request),
-    /// The connection's state, to the target.
-    State { generation: u64, target: Site, state: Arc<[u8]> },
+/// Where the exported state goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    /// Of the flow's entry, held for the target.
+    pub(crate) generation: u64,
+    pub(crate) target: Site,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Phase {
-    Asking,
+    Asking {
+        attempts: u32,
+    },
     /// The move has failed before the export. The entry may still be asked or held: `own` names its generation.
     Settling {
         own: Option<u64>,
     },
-    Exporting {
-        generation: u64,
-        target: Site,
-    },
-    Sending {
-        generation: u64,
-        target: Site,
-        state: Arc<[u8]>,
-    },
-    InDoubt {
-        generation: u64,
-        state: Arc<[u8]>,
-    },
+    Exporting(Destination),
+    Sending(Destination, Sending),
+    InDoubt(Destination, Arc<[u8]>),
 }
 
 /// A move on its source.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Source {
     flow: Flow,
     /// The generation that *prepare* replaces.
     replaces: u64,
-    target: Option<Site>,
+    site: Option<Site>,
     times: MoveTimes,
     phase: Phase,
     next_at: Time,
-    ends_at: Time,
+    /// The target that was ready, with the generation of the entry held for it.
+    destination: Option<Destination>,
+    /// Why the target has refused the state.
+    refusal: Option<Reason>,
+    /// Frames that the target has returned after the export.
+    pub(crate) held: HeldFrames,
 }
 
 impl Source {
-    /// Asks for a move. Without a target the switch chooses the least loaded one. `replaces`: the entry's generation, or 0.
+    /// Asks for a move. Without a site the switch chooses the least loaded target. `replaces`: the entry's generation, or 0.
     pub(crate) fn new(
         now: Time,
         flow: Flow,
         replaces: u64,
-        target: Option<Site>,
-        times: MoveTimes,
+        site: Option<Site>,
+        (times, held): (MoveTimes, HeldFrames),
     ) -> Source {
-        let ends_at = now + times.lifetime;
-        Source { flow, replaces, target, times, phase: Phase::Asking, next_at: now, ends_at }
+        let phase = Phase::Asking { attempts: 0 };
+        let (next_at, destination, refusal) = (now, None, None);
+        Source { flow, replaces, site, times, phase, next_at, destination, refusal, held }
     }
 
     /// Takes a flow back that a move, given up before, has directed to a target.
-    pub(crate) fn settle(now: Time, flow: Flow, generation: u64, times: MoveTimes) -> Source {
-        let phase = Phase::Settling { own: Some(generation) };
-        Source { phase, ..Source::new(now, flow, generation, None, times) }
+    pub(crate) fn settle(now: Time, flow: Flow, to: Destination, parts: (MoveTimes, HeldFrames)) -> Source {
+        let (phase, destination) = (Phase::Settling { own: Some(to.generation) }, Some(to));
+        Source { phase, destination, ..Source::new(now, flow, to.generation, None, parts) }
     }
 
-    pub(crate) fn poll_timeout(&self) -> Time {
-        self.next_at
+    /// When to call [`poll`](Self::poll) and [`poll_part`](Self::poll_part).
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        match &self.phase {
+            Phase::Exporting(_) => None,
+            Phase::Sending(_, sending) => sending.poll_timeout().or(Some(self.next_at)),
+            Phase::Asking { .. } | Phase::Settling { .. } | Phase::InDoubt(..) => Some(self.next_at),
+        }
     }
 
     /// The exported state, if the source has one.
     pub(crate) fn state(&self) -> Option<&Arc<[u8]>> {
         match &self.phase {
-            Phase::Sending { state, .. } | Phase::InDoubt { state, .. } => Some(state),
-            Phase::Asking | Phase::Settling { .. } | Phase::Exporting { .. } => None,
+            Phase::Sending(_, sending) => Some(sending.state()),
+            Phase::InDoubt(_, state) => Some(state),
+            Phase::Asking { .. } | Phase::Settling { .. } | Phase::Exporting(_) => None,
         }
     }
 
-    /// The message that is due, if any.
-    pub(crate) fn poll(&mut self, now: Time) -> Option<Outgoing> {
+    /// The target that was ready, if one was.
+    pub(crate) fn destination(&self) -> Option<Destination> {
+        self.destination
+    }
+
+    /// Why the target has refused the state, if it has.
+    pub(crate) fn refusal(&self) -> Option<Reason> {
+        self.refusal
+    }
+
+    /// The request to the switch that is due, if any.
+    pub(crate) fn poll(&mut self, now: Time) -> Option<Request> {
         if now < self.next_at {
             return None;
         }
-        self.next_at = now + self.times.retry;
-        let is_over = now >= self.ends_at;
-        match &self.phase {
-            Phase::Asking if is_over => self.phase = Phase::Settling { own: None },
-            Phase::Sending { generation, state, .. } if is_over => {
-                self.phase = Phase::InDoubt { generation: *generation, state: state.clone() };
+        match &mut self.phase {
+            Phase::Asking { attempts } if *attempts < ATTEMPTS => {
+                self.next_at = now + self.times.interval(*attempts);
+                *attempts += 1;
             }
-            _ => {}
+            Phase::Asking { .. } => {
+                (self.phase, self.next_at) = (Phase::Settling { own: None }, now + self.times.asking());
+            }
+            // The target has the state, and is silent.
+            Phase::Sending(_, sending) if sending.is_complete() => self.doubt(now),
+            Phase::Sending(..) | Phase::Exporting(_) => return None,
+            Phase::Settling { .. } | Phase::InDoubt(..) => {}
         }
         let flow = self.flow;
         Some(match &self.phase {
-            Phase::Asking => Outgoing::Request(Request::Prepare {
+            Phase::Asking { .. } => Request::Prepare {
                 flow,
                 replaces: self.replaces,
-                target: self.target,
+                target: self.site,
                 lifetime_ms: self.times.lifetime_ms(),
-            }),
-            Phase::Settling { own: None } => Outgoing::Request(Request::Get { flow }),
+            },
+            Phase::Settling { own: None } => {
+                self.next_at = now + self.times.asking();
+                Request::Get { flow }
+            }
             Phase::Settling { own: Some(replaces) } => {
-                Outgoing::Request(Request::Own { flow, replaces: *replaces })
+                self.next_at = now + self.times.asking();
+                Request::Own { flow, replaces: *replaces }
             }
-            Phase::InDoubt { generation, .. } => {
-                Outgoing::Request(Request::Own { flow, replaces: *generation })
+            Phase::InDoubt(to, _) => {
+                self.next_at = now + self.times.asking();
+                Request::Own { flow, replaces: to.generation }
             }
-            Phase::Sending { generation, target, state } => {
-                Outgoing::State { generation: *generation, target: *target, state: state.clone() }
-            }
-            Phase::Exporting { .. } => return None,
+            Phase::Exporting(_) | Phase::Sending(..) => return None,
         })
+    }
+
+    /// The message for the target that is due, if any: a part of the state.
+    pub(crate) fn poll_part(&mut self, now: Time) -> Option<(Destination, Body<'_>)> {
+        let Phase::Sending(_, sending) = &mut self.phase else { return None };
+        let number = match sending.poll(now)? {
+            Due::Part(number) => number,
+            Due::Failed => {
+                self.doubt(now);
+                return None;
+            }
+        };
+        let Phase::Sending(to, sending) = &self.phase else { return None };
+        Some((*to, sending.body(number)?))
+    }
+
+    /// The state may have arrived or not: from now on only the entry decides.
+    pub(crate) fn doubt(&mut self, now: Time) {
+        if let Phase::Sending(to, sending) = &self.phase {
+            (self.phase, self.next_at) = (Phase::InDoubt(*to, sending.state().clone()), now);
+        }
+    }
+
+    /// The target has these parts of the state.
+    pub(crate) fn handle_received(&mut self, now: Time, of: u64, received: Received) {
+        if let Phase::Sending(to, sending) = &mut self.phase
+            && to.generation == of
+            && !sending.is_complete()
+        {
+            sending.handle_received(received);
+            if sending.is_complete() {
+                self.next_at = now + self.times.all_attempts();
+            }
+        }
     }
 
     /// Handles a relayed *prepared*. A copy of an earlier move's has a generation that this move replaces.
     pub(crate) fn handle_prepared(&mut self, now: Time, generation: u64, import: Import) -> Option<Outcome> {
-        if generation <= self.replaces || !matches!(self.phase, Phase::Asking | Phase::Settling { own: None })
-        {
+        let is_asking = matches!(self.phase, Phase::Asking { .. });
+        if generation <= self.replaces || !is_asking && !matches!(self.phase, Phase::Settling { own: None }) {
             return None;
         }
-        match import {
-            Import::Ready(target) if matches!(self.phase, Phase::Asking) => {
-                self.phase = Phase::Exporting { generation, target };
-                Some(Outcome::Export)
-            }
-            Import::Ready(_) => {
-                self.phase = Phase::Settling { own: Some(generation) };
-                self.next_at = now;
-                None
-            }
-            Import::Refused => Some(Outcome::Kept { generation }),
+        let Import::Ready(target) = import else { return Some(Outcome::Kept { generation }) };
+        let to = Destination { generation, target };
+        self.destination = Some(to);
+        if is_asking {
+            self.phase = Phase::Exporting(to);
+            return Some(Outcome::Export);
         }
+        (self.phase, self.next_at) = (Phase::Settling { own: Some(generation) }, now);
+        None
     }
 
-    /// The connection was exported.
+    /// The connection was exported. A state with too many parts comes back at once.
     pub(crate) fn exported(&mut self, now: Time, state: Arc<[u8]>) {
-        if let Phase::Exporting { generation, target } = self.phase {
-            (self.phase, self.next_at) = (Phase::Sending { generation, target, state }, now);
+        if let Phase::Exporting(to) = self.phase {
+            self.next_at = now;
+            self.phase = match Sending::new(now, state.clone(), self.times) {
+                Some(sending) => Phase::Sending(to, sending),
+                None => Phase::InDoubt(to, state),
+            };
         }
     }
 
     /// The connection cannot be exported: the flow returns to the source.
     pub(crate) fn not_exported(&mut self, now: Time) {
-        if let Phase::Exporting { generation, .. } = self.phase {
-            (self.phase, self.next_at) = (Phase::Settling { own: Some(generation) }, now);
+        if let Phase::Exporting(to) = self.phase {
+            (self.phase, self.next_at) = (Phase::Settling { own: Some(to.generation) }, now);
         }
     }
 
     /// The target says that it owns the flow.
-    pub(crate) fn handle_owned(&self, of: u64) -> Option<Outcome> {
-        match &self.phase {
-            Phase::Sending { generation, .. } | Phase::InDoubt { generation, .. } if *generation == of => {
-                Some(Outcome::Moved)
-            }
-            _ => None,
-        }
+    pub(crate) fn handle_accepted(&self, of: u64) -> Option<Outcome> {
+        let is_ours = self.state().is_some() && self.destination().is_some_and(|to| to.generation == of);
+        is_ours.then_some(Outcome::Moved)
     }
 
     /// The target says that it will not own the flow.
-    pub(crate) fn handle_refused(&mut self, now: Time, of: u64) {
-        if let Phase::Sending { generation, state, .. } = &self.phase
-            && *generation == of
-        {
-            (self.phase, self.next_at) = (Phase::InDoubt { generation: of, state: state.clone() }, now);
+    pub(crate) fn handle_refused(&mut self, now: Time, of: u64, reason: Reason) {
+        if self.destination().is_some_and(|to| to.generation == of) {
+            self.refusal = Some(reason);
+            self.doubt(now);
         }
     }
 
@@ -202,15 +254,15 @@ impl Source {
             return None;
         }
         match self.phase {
-            Phase::Asking | Phase::Settling { .. } => self.handle_before_export(now, seen),
-            Phase::InDoubt { .. } => match (seen.status, seen.state) {
+            Phase::Asking { .. } | Phase::Settling { .. } => self.handle_before_export(now, seen),
+            Phase::InDoubt(..) => match (seen.status, seen.state) {
                 (Status::Ok, FlowState::Owned) => Some(Outcome::Returned { generation: seen.generation }),
                 // The server has no term at present: it asks again when it has one.
                 (Status::NoOwner, _) => None,
                 (_, FlowState::Owned) if !seen.is_ours => Some(Outcome::Moved),
                 _ => Some(Outcome::LetGo),
             },
-            Phase::Exporting { .. } | Phase::Sending { .. } => None,
+            Phase::Exporting(_) | Phase::Sending(..) => None,
         }
     }
 
@@ -238,86 +290,122 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
-    use core::net::SocketAddr;
     use core::time::Duration;
 
-    use spillway_wire::packet::ethernet::Mac;
-
     use super::*;
+    use crate::budget::Budget;
+    use crate::test_flow::{flow, site};
 
-    const TIMES: MoveTimes = MoveTimes { retry: Duration::from_millis(10), lifetime: Duration::from_secs(1) };
-    const LATER: Time = Time(2_000_000_000);
-
-    fn flow() -> Flow {
-        let end = |text: &str| text.parse::<SocketAddr>().unwrap().into();
-        Flow::new(end("10.0.0.2:40000"), end("10.0.0.1:80")).unwrap()
-    }
-
-    fn site() -> Site {
-        Site::new(flow().service(), Mac([2, 0, 0, 0, 0, 9])).unwrap()
+    fn ms(milliseconds: u64) -> Time {
+        Time::ZERO + Duration::from_millis(milliseconds)
     }
 
     fn seen(status: Status, state: FlowState, generation: u64, is_ours: bool) -> Seen {
         Seen { status, state, generation, is_ours }
     }
 
+    fn parts() -> (MoveTimes, HeldFrames) {
+        (MoveTimes::default(), HeldFrames::new(&Budget::new(1 << 20)))
+    }
+
     fn asking() -> Source {
-        let mut source = Source::new(Time(0), flow(), 7, None, TIMES);
-        assert!(matches!(
-            source.poll(Time(0)),
-            Some(Outgoing::Request(Request::Prepare { replaces: 7, .. }))
-        ));
+        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
+        assert!(matches!(source.poll(Time(0)), Some(Request::Prepare { replaces: 7, .. })));
+        source
+    }
+
+    fn exporting() -> Source {
+        let mut source = asking();
+        assert_eq!(source.handle_prepared(Time(1), 8, Import::Ready(site())), Some(Outcome::Export));
         source
     }
 
     fn sending() -> Source {
-        let mut source = asking();
-        assert_eq!(source.handle_prepared(Time(1), 8, Import::Ready(site())), Some(Outcome::Export));
-        source.exported(Time(1), Arc::from(&b"state"[..]));
+        let mut source = exporting();
+        source.exported(Time(0), Arc::from(&b"state"[..]));
         source
     }
 
-    fn in_doubt() -> Source {
-        let mut source = sending();
-        assert!(matches!(source.poll(LATER), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
-        source
+    /// Calls both polls at each of the source's times up to `until`. Returns the requests with their times.
+    fn requests_until(source: &mut Source, until: Time) -> alloc::vec::Vec<(u64, Request)> {
+        let mut all = alloc::vec::Vec::new();
+        let mut now = Time(0);
+        while let Some(at) = source.poll_timeout().map(|at| at.max(now)).filter(|at| *at <= until) {
+            now = at;
+            while source.poll_part(now).is_some() {}
+            all.extend(source.poll(now).map(|request| (now.as_nanos() / 1_000_000, request)));
+        }
+        all
     }
 
     #[test]
-    fn prepare_and_state_are_repeated_until_the_target_owns_the_flow() {
-        let mut source = asking();
-        assert_eq!(source.poll(Time(9_999_999)), None);
-        assert!(matches!(source.poll(Time(10_000_000)), Some(Outgoing::Request(Request::Prepare { .. }))));
+    fn prepare_is_sent_five_times_and_then_the_entry_is_asked() {
+        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
+        let requests = requests_until(&mut source, ms(63));
+        let times: alloc::vec::Vec<_> = requests.iter().map(|(at, _)| *at).collect();
+        assert_eq!(times, [0, 1, 3, 7, 15, 31, 47, 63]);
+        let is_prepare = |(_, request): &(u64, Request)| matches!(request, Request::Prepare { .. });
+        assert!(requests[..5].iter().all(is_prepare));
+        assert!(requests[5..].iter().all(|(_, request)| matches!(request, Request::Get { .. })));
+    }
+
+    #[test]
+    fn a_state_whose_parts_are_not_acknowledged_leads_to_own_every_16_ms() {
+        let requests = requests_until(&mut sending(), ms(70));
+        let own = Request::Own { flow: flow(1), replaces: 8 };
+        assert_eq!(requests, [(31, own), (47, own), (63, own)]);
+    }
+
+    #[test]
+    fn a_target_that_has_the_state_and_is_silent_is_doubted() {
         let mut source = sending();
-        for now in [1, 10_000_001] {
-            assert!(matches!(source.poll(Time(now)), Some(Outgoing::State { generation: 8, .. })));
-        }
-        assert_eq!(source.handle_owned(9), None, "another move");
-        assert_eq!(source.handle_owned(8), Some(Outcome::Moved));
+        assert!(source.poll_part(Time(0)).is_some());
+        source.handle_received(ms(1), 9, Received { through: 1, beyond: 0 });
+        source.handle_received(ms(2), 8, Received { through: 1, beyond: 0 });
+        source.handle_received(ms(20), 8, Received { through: 1, beyond: 0 });
+        let own = Request::Own { flow: flow(1), replaces: 8 };
+        assert_eq!(requests_until(&mut source, ms(40)), [(33, own)], "31 ms after the first acknowledgement");
+    }
+
+    #[test]
+    fn accepted_ends_the_move_whatever_the_source_waits_for() {
+        let mut source = sending();
+        assert_eq!(source.handle_accepted(9), None, "another move");
+        assert_eq!(source.handle_accepted(8), Some(Outcome::Moved));
+        source.doubt(ms(1));
+        assert_eq!(source.handle_accepted(8), Some(Outcome::Moved));
+        assert_eq!(exporting().handle_accepted(8), None, "nothing was exported");
     }
 
     #[test]
     fn prepared_of_an_earlier_move_or_a_second_time_changes_nothing() {
         assert_eq!(asking().handle_prepared(Time(1), 7, Import::Ready(site())), None);
         assert_eq!(sending().handle_prepared(Time(1), 8, Import::Ready(site())), None);
+        assert_eq!(exporting().handle_prepared(Time(1), 8, Import::Ready(site())), None);
     }
 
     #[test]
     fn a_source_that_gives_up_before_the_export_takes_the_flow_back() {
-        let mut source = asking();
-        assert!(matches!(source.poll(LATER), Some(Outgoing::Request(Request::Get { .. }))));
-        assert_eq!(source.handle_answer(LATER, seen(Status::Ok, FlowState::Held, 8, true)), None);
-        assert!(matches!(source.poll(LATER), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
-        let kept = source.handle_answer(LATER, seen(Status::Ok, FlowState::Owned, 9, true));
+        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
+        requests_until(&mut source, ms(31));
+        assert_eq!(source.handle_answer(ms(32), seen(Status::Ok, FlowState::Asked, 8, true)), None);
+        assert!(matches!(source.poll(ms(32)), Some(Request::Own { replaces: 8, .. })));
+        let kept = source.handle_answer(ms(33), seen(Status::Ok, FlowState::Owned, 9, true));
         assert_eq!(kept, Some(Outcome::Kept { generation: 9 }));
     }
 
     #[test]
+    fn a_late_prepared_is_answered_by_own() {
+        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
+        requests_until(&mut source, ms(31));
+        assert_eq!(source.handle_prepared(ms(32), 8, Import::Ready(site())), None, "no export");
+        assert!(matches!(source.poll(ms(32)), Some(Request::Own { replaces: 8, .. })));
+    }
+
+    #[test]
     fn refusals_leave_the_connection_where_it_is() {
-        assert_eq!(
-            asking().handle_prepared(Time(1), 9, Import::Refused),
-            Some(Outcome::Kept { generation: 9 })
-        );
+        let refused = asking().handle_prepared(Time(1), 9, Import::Refused);
+        assert_eq!(refused, Some(Outcome::Kept { generation: 9 }));
         let full = seen(Status::Full, FlowState::None, 0, false);
         assert_eq!(asking().handle_answer(Time(1), full), Some(Outcome::Kept { generation: 0 }));
         let stale = seen(Status::Stale, FlowState::Owned, 20, true);
@@ -328,8 +416,11 @@ mod tests {
 
     #[test]
     fn in_doubt_only_a_confirmed_own_continues_the_connection() {
-        let answer =
-            |status, state, is_ours| in_doubt().handle_answer(LATER, seen(status, state, 9, is_ours));
+        let answer = |status, state, is_ours| {
+            let mut source = sending();
+            source.doubt(ms(1));
+            source.handle_answer(ms(2), seen(status, state, 9, is_ours))
+        };
         assert_eq!(answer(Status::Ok, FlowState::Owned, true), Some(Outcome::Returned { generation: 9 }));
         assert_eq!(answer(Status::Forbidden, FlowState::Owned, false), Some(Outcome::Moved));
         // The target may have owned the flow, and died.
@@ -342,18 +433,19 @@ mod tests {
     #[test]
     fn a_refused_state_leads_to_own_at_once() {
         let mut source = sending();
-        source.handle_refused(Time(2), 8);
-        assert!(matches!(source.poll(Time(2)), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
-        assert_eq!(source.handle_owned(8), Some(Outcome::Moved), "the target's later word counts");
+        source.handle_refused(Time(2), 7, Reason::NoRoom);
+        assert_eq!(source.poll(Time(2)), None, "another move was refused");
+        source.handle_refused(Time(2), 8, Reason::NoRoom);
+        assert_eq!(source.refusal(), Some(Reason::NoRoom));
+        assert!(matches!(source.poll(Time(2)), Some(Request::Own { replaces: 8, .. })));
     }
 
     #[test]
     fn without_entries_only_what_was_not_exported_stays() {
         assert_eq!(asking().handle_lost_entries(), Outcome::Kept { generation: 0 });
         assert_eq!(sending().handle_lost_entries(), Outcome::LetGo);
-        let mut source = asking();
-        source.handle_prepared(Time(1), 8, Import::Ready(site()));
+        let mut source = exporting();
         source.not_exported(Time(1));
-        assert!(matches!(source.poll(Time(1)), Some(Outgoing::Request(Request::Own { replaces: 8, .. }))));
+        assert!(matches!(source.poll(Time(1)), Some(Request::Own { replaces: 8, .. })));
     }
 }

@@ -30,8 +30,6 @@ mod host;
 mod moves;
 mod moving;
 mod names;
-#[cfg(test)]
-mod pair;
 mod plan;
 mod program;
 mod puppet;
