@@ -88,7 +88,9 @@ impl Agent {
         }
         let came = self.finished.get(&flow) == Some(&Finished { generation, is_owned: true });
         let returned = self.exports.get(&flow) == Some(&(generation, from));
-        if (came || returned) && self.is_here(now, &flow) {
+        let destination = self.sources.get(&flow).and_then(|source| source.destination());
+        let stays = destination.is_some_and(|to| to.generation == generation);
+        if (came || returned || stays) && self.is_here(now, &flow) {
             self.counters.forwards_received += 1;
             self.events.push_back(Event::Deliver { frames: vec![frame] });
         }
