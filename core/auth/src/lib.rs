@@ -5,7 +5,8 @@
 //! opens the link sends first, followed by the *welcome*, the other end's answer, without its proof. These
 //! contain both nonces and the role of the end that opens the link. Since link version 4, batches are then
 //! [sealed](Channel) with keys that are derived for this link only. Each load query and each load reply
-//! carries its own proof. Each control message of the switch carries a [tag](SwitchKey::tag).
+//! carries its own proof. Each control message of the switch carries a [tag](SwitchKey::tag). Servers that move
+//! connections [seal](PeerSeal) the datagrams between them.
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -23,6 +24,7 @@ mod load;
 mod primitives;
 mod proof;
 mod ring;
+mod seal;
 mod switch;
 
 pub use channel::{Channel, Exchange, NotAuthentic, RECORDS_PER_KEY};
@@ -31,4 +33,5 @@ pub use key::{Key, KeyError, SECRET_BYTES};
 pub use load::{LoadRejection, prove_load, prove_query, verify_load, verify_query};
 pub use proof::{Prover, prove, verify};
 pub use ring::KeyRing;
+pub use seal::{COUNTERS_PER_SESSION, Opened, PeerSeal, SealCounters, SealError, SealRejection};
 pub use switch::{SWITCH_KEY_BYTES, SwitchKey, SwitchRejection};

@@ -8,6 +8,7 @@
 //! - [`session`]: the messages that begin, move and acknowledge sessions
 //! - [`load`]: the datagrams with which a client queries the load of a helper
 //! - [`state`]: the state of a live TCP connection that migrates to another host
+//! - [`handoff`]: the datagrams between servers that move connections
 //! - [`switch`]: the control messages with which servers change the rules of the switch
 //! - [`proxy`]: the PROXY protocol of load balancers
 //! - [`packet`]: Ethernet, IP, TCP and related packets
@@ -29,6 +30,7 @@ mod error;
 pub mod control;
 pub mod disassemble;
 pub mod frame;
+pub mod handoff;
 pub mod load;
 pub mod packet;
 pub mod preamble;

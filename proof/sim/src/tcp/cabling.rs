@@ -3,9 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use spillway_auth::SwitchKey;
+use spillway_auth::{Key, SwitchKey};
+use spillway_handoff::Peer;
 use spillway_rules::config::{Config, Place, Port, Server, Services, Station};
 use spillway_rules::{Address, Endpoint, PortId, ServerId, ServiceId};
+use spillway_wire::handoff::Run;
 use spillway_wire::packet::ethernet::Mac;
 
 use super::frames::{Ends, address_of, mac_of, own_address};
@@ -100,14 +102,24 @@ impl Cabling {
         self.at(usize::from(id.0).checked_sub(1)?)
     }
 
-    /// All servers of a host, with their MACs.
-    pub(crate) fn peers(&self, host: usize) -> Vec<(ServerId, Mac)> {
+    /// All servers of a host.
+    pub(crate) fn peers(&self, host: usize) -> Vec<Peer> {
         let cables = self.cables.iter().filter(|cable| cable.host == host);
-        cables.map(|cable| (self.server_id(*cable), self.address(*cable).1)).collect()
+        cables.map(|cable| Peer { id: self.server_id(*cable), mac: self.address(*cable).1 }).collect()
     }
 
     pub(crate) fn key(&self, cable: Cable) -> SwitchKey {
         SwitchKey::from_bytes([self.server_id(cable).0; 16])
+    }
+
+    /// The key of all servers.
+    pub(crate) fn peers_key(&self) -> Key {
+        Key::from_secret([0x5e; 32])
+    }
+
+    /// The only run of a server: simulated servers are paused and cut off, and do not restart.
+    pub(crate) fn run(&self, cable: Cable) -> Run {
+        Run::new(1_000 + self.port_of(cable) as u64).expect("above 0")
     }
 
     /// Ends of a datagram from a server's agent to the switch.

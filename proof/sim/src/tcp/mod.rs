@@ -7,7 +7,6 @@
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
 //! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport
-//! - `owner`: a server's side of the switch's control protocol
 //! - `moves`: when connections move; `moving`: the exports and imports; `transit`: connections between two stacks
 //! - `witness`: checks that never two servers transmit for one flow
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
@@ -31,7 +30,6 @@ mod host;
 mod moves;
 mod moving;
 mod names;
-mod owner;
 mod plan;
 mod program;
 mod puppet;

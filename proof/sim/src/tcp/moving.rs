@@ -2,15 +2,16 @@
 //! (Capybara §3.3). The state moves as bytes.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 
+use spillway_handoff::{Agent, Cause, Event};
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Application, Conn, Time};
+use spillway_wire::handoff::Reason;
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
 use super::names::Handle;
-use super::owner::{Agent, Cause, Event, Held};
 use super::rack::Rack;
 use super::transit::Transit;
 
@@ -47,7 +48,7 @@ impl Rack {
         let target = self.moves.target(&others);
         let server = &mut self.servers[server];
         let server_now = server.time(now);
-        server.agent.as_mut().is_some_and(|agent| agent.request_move(server_now, flow, target))
+        server.agent.as_mut().is_some_and(|agent| agent.request_move(server_now, flow, target).is_ok())
     }
 
     fn move_in_place(&mut self, now: Time, name: Conn, handle: Handle) -> Result<(), String> {
@@ -97,10 +98,8 @@ impl Rack {
                 });
             }
             Event::Check { flow, generation, state } => {
-                let is_possible = self.can_import(now, index, flow, &state);
-                self.with_agent(now, index, |agent, now| {
-                    agent.checked(now, flow, generation, state, is_possible)
-                });
+                let result = self.can_import(now, index, flow, &state);
+                self.with_agent(now, index, |agent, now| agent.checked(now, flow, generation, result));
             }
             Event::Import { flow, state, frames, is_return } => {
                 self.import_flow(now, index, flow, &state, is_return);
@@ -109,6 +108,7 @@ impl Rack {
             Event::Deliver { frames } => self.deliver_held(application, now, index, frames),
             Event::Drop { flow, cause } => self.drop_flow(application, now, index, flow, cause),
             Event::Gone { flow, cause } => self.give_up_flow(application, now, flow, cause),
+            Event::Ended { .. } => {}
         }
     }
 
@@ -121,7 +121,7 @@ impl Rack {
     }
 
     /// Exports the connection of a flow, which is then between two stacks; `None` if it cannot be exported.
-    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Rc<[u8]>> {
+    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Arc<[u8]>> {
         let name = *self.flows.get(&flow)?;
         let handle = self.names.handle(name).filter(|handle| handle.server == index)?;
         let mut state = match self.export(now, handle).ok()? {
@@ -142,7 +142,7 @@ impl Rack {
         self.moves.alter(&mut state);
         let mut bytes = Vec::new();
         state.emit(&mut bytes);
-        Some(Rc::from(bytes))
+        Some(Arc::from(bytes))
     }
 
     /// A state as this server would import it: at its own place.
@@ -154,12 +154,12 @@ impl Rack {
         Ok(ConnectionState { local: place.into(), ..state })
     }
 
-    fn can_import(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8]) -> bool {
+    fn can_import(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8]) -> Result<(), Reason> {
         let state = match self.state_here(index, flow, bytes) {
             Ok(state) => state,
             Err(why) => {
                 self.violations.push(format!("server {index} receives the state of {flow:?}: {why}"));
-                return false;
+                return Err(Reason::Damaged);
             }
         };
         let server = &self.servers[index];
@@ -169,15 +169,16 @@ impl Rack {
             Ok(stack) => stack,
             Err(error) => {
                 self.violations.push(error.to_string());
-                return false;
+                return Err(Reason::Invalid);
             }
         };
         match fresh_stack.import(server.time(now), &state) {
-            Ok(_) => has_room,
-            Err(ImportError::TooMuch(_)) => false,
+            Ok(_) if has_room => Ok(()),
+            Ok(_) => Err(Reason::NoRoom),
+            Err(ImportError::TooMuch(_)) => Err(Reason::TooLarge),
             Err(error) => {
                 self.violations.push(format!("server {index} refuses the state of {flow:?}: {error}"));
-                false
+                Err(Reason::Invalid)
             }
         }
     }
@@ -222,11 +223,11 @@ impl Rack {
         application: &mut A,
         now: Time,
         index: usize,
-        frames: Vec<Held>,
+        frames: Vec<Vec<u8>>,
     ) {
         self.drain(application, now);
-        for (mut frame, is_damaged) in frames {
-            self.hand_over(application, now, index, (&mut frame, is_damaged));
+        for mut frame in frames {
+            self.hand_over(application, now, index, (&mut frame, false));
         }
     }
 

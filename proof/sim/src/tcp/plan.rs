@@ -3,13 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use spillway_handoff::{Limits, MoveTimes};
 use spillway_tcp::isn::Key;
 use spillway_tcp::recovery::Algorithm;
 use spillway_tcp::{KeepAlive, Listener, Settings};
 
 use super::frames::{address_of, mac_of, own_address};
 use super::moves::When;
-use super::owner::MoveTimes;
 use super::path::Conditions;
 use super::planted_fault::PlantedFault;
 use super::program::ProgramBehaviour;
@@ -65,8 +65,40 @@ pub(crate) struct SwitchPlan {
     pub(crate) owner_timeout: Duration,
     pub(crate) heartbeat: Duration,
     pub(crate) times: MoveTimes,
+    pub(crate) limits: Limits,
     /// Maximum number of connections of a server that still imports.
     pub(crate) imports_max: usize,
+}
+
+/// Half of the worlds have the times of servers in one rack; in the others all attempts of a message take at least as long
+/// as a round trip.
+fn draw_times(rng: &mut Rng, delay_ns_max: u64) -> MoveTimes {
+    let lifetime = Duration::from_nanos(rng.log_uniform(300_000_000, 5_000_000_000));
+    if rng.chance(1, 2) {
+        return MoveTimes { lifetime, ..MoveTimes::default() };
+    }
+    let first_ns_min = 1_000_000.max(delay_ns_max / 8);
+    let first_interval =
+        Duration::from_nanos(rng.log_uniform(first_ns_min, 30_000_000.max(2 * first_ns_min)));
+    MoveTimes {
+        first_interval,
+        state_within: first_interval * 100,
+        forward_for: Duration::from_nanos(rng.log_uniform(1_000_000, 1_000_000_000)),
+        lifetime,
+    }
+}
+
+fn draw_limits(rng: &mut Rng) -> Limits {
+    let is_tight = rng.chance(1, 4);
+    if !is_tight {
+        return Limits::default();
+    }
+    Limits {
+        moves_max: rng.pick(&[1, 3, 100]),
+        held_bytes_max: rng.pick(&[2_000, 100_000]),
+        state_bytes_max: rng.pick(&[20_000, 1_000_000]),
+        forwards_per_s: rng.pick(&[0, 10, 1_000]),
+    }
 }
 
 /// A queue before a server's link holds at most this time of traffic, so that heartbeats do not wait for long.
@@ -143,10 +175,8 @@ impl Plan {
             has_faults: may_fail && rng.chance(1, 2),
             owner_timeout: Duration::from_secs(1),
             heartbeat: Duration::from_nanos(rng.log_uniform(10_000_000, 50_000_000)),
-            times: MoveTimes {
-                retry: Duration::from_nanos(rng.log_uniform(5_000_000, 100_000_000)),
-                lifetime: Duration::from_nanos(rng.log_uniform(300_000_000, 5_000_000_000)),
-            },
+            times: draw_times(rng, conditions_max.delay_ns_max),
+            limits: draw_limits(rng),
             imports_max: if may_fail { rng.pick(&[1, 10, 1000, 1000]) } else { 1000 },
         };
         Plan {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use spillway_handoff::{Agent, Cause, Sorted, Transmit};
 use spillway_tcp::{Counters, Dropping, Settings, Stack, StackEvent};
 use spillway_transport::{Application, Conn, Event, LostReason, Time};
 use spillway_wire::packet::tcp::Flags;
@@ -13,7 +14,6 @@ use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 use super::frames::{datagram_in, ends_of, flags_of, is_datagram};
 use super::moves::Moves;
 use super::names::{Handle, Names};
-use super::owner::{self, Agent, Cause, Output, Sorted};
 use super::transit::Transit;
 use crate::rng::Rng;
 
@@ -28,7 +28,8 @@ pub(super) struct Server {
     /// `None` if the host has one server only: nothing can move.
     pub(super) agent: Option<Agent>,
     inbox: VecDeque<(Vec<u8>, bool)>,
-    messages: VecDeque<(ServerId, Vec<u8>)>,
+    /// Datagrams of other servers.
+    messages: VecDeque<Vec<u8>>,
     is_paused: bool,
 }
 
@@ -54,8 +55,8 @@ pub(crate) enum Sent<'a> {
     Frame(&'a mut [u8]),
     /// The payload of a datagram to the switch.
     Control(Box<[u8; MESSAGE_BYTES]>),
-    /// A message to another server of the host.
-    Transfer { to: ServerId, bytes: Vec<u8> },
+    /// The payload of a datagram to another server of the host.
+    Server { to: ServerId, payload: Vec<u8> },
 }
 
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Rack {
     pub(crate) fn new(
         now: Time,
         settings: Vec<Settings>,
-        agents: Vec<owner::Settings>,
+        agents: Vec<spillway_handoff::Settings>,
         (moves, services): (Moves, [SocketAddr; 2]),
         mut rng: Rng,
     ) -> Rack {
@@ -140,7 +141,11 @@ impl Rack {
 
     /// Flows that were taken back after the switch had lost its entries.
     pub(crate) fn reclaimed(&self) -> u64 {
-        self.servers.iter().filter_map(|server| server.agent.as_ref()).map(|agent| agent.reclaimed).sum()
+        self.servers
+            .iter()
+            .filter_map(|server| server.agent.as_ref())
+            .map(|agent| agent.counters().reclaimed)
+            .sum()
     }
 
     /// The flow of a connection that a server has accepted.
@@ -173,9 +178,12 @@ impl Rack {
         has_room
     }
 
-    /// Queues a message of another server.
-    pub(crate) fn arrive_message(&mut self, server: usize, from: ServerId, bytes: Vec<u8>) {
-        self.servers[server].messages.push_back((from, bytes));
+    /// Queues a datagram of another server; `queue_max`: length of the queue.
+    pub(crate) fn arrive_message(&mut self, server: usize, payload: Vec<u8>, queue_max: usize) {
+        let messages = &mut self.servers[server].messages;
+        if messages.len() < queue_max {
+            messages.push_back(payload);
+        }
     }
 
     /// Stops or continues a server: a paused one receives, but handles and sends nothing.
@@ -200,11 +208,11 @@ impl Rack {
     pub(crate) fn deliver_all<A: Application>(&mut self, application: &mut A, now: Time) {
         for index in 0..self.servers.len() {
             while !self.servers[index].is_paused {
-                let Some((from, bytes)) = self.servers[index].messages.pop_front() else { break };
+                let Some(payload) = self.servers[index].messages.pop_front() else { break };
                 let server = &mut self.servers[index];
                 let server_now = server.time(now);
                 if let Some(agent) = &mut server.agent {
-                    agent.handle_transfer(server_now, from, &bytes);
+                    agent.handle_datagram(server_now, &payload);
                 }
                 self.run_agents(application, now);
             }
@@ -234,7 +242,7 @@ impl Rack {
             }
             let flags = flags_of(frame);
             let is_opening = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK);
-            let sorted = ends.map(|ends| agent.sort(server_now, ends, is_opening, (frame, is_damaged)));
+            let sorted = ends.map(|ends| agent.sort(server_now, ends, is_opening, frame));
             if sorted.is_some_and(|sorted| sorted != Sorted::Stack) {
                 return;
             }
@@ -303,15 +311,17 @@ impl Rack {
                 if server.is_paused {
                     continue;
                 }
-                while let Some(output) = server.agent.as_mut().and_then(Agent::poll_output) {
-                    let sent = match output {
-                        Output::Control(payload) => Sent::Control(payload),
-                        Output::Transfer { to, bytes } => Sent::Transfer { to, bytes },
+                let server_now = server.time(now);
+                while let Some(transmit) =
+                    server.agent.as_mut().and_then(|agent| agent.poll_transmit(server_now))
+                {
+                    let sent = match transmit {
+                        Transmit::Switch(payload) => Sent::Control(payload),
+                        Transmit::Server { to, payload } => Sent::Server { to, payload },
                     };
                     send(application, index, sent);
                 }
                 slot.resize(server.stack.frame_bytes_max(), 0);
-                let server_now = server.time(now);
                 let Some(length) = server.stack.poll_transmit(server_now, slot) else { continue };
                 is_quiet = false;
                 let ends = ends_of(&slot[..length]);

@@ -1,9 +1,8 @@
 //! A connection that is on its way from one stack to another: the program may use it meanwhile.
 
+use spillway_handoff::Cause;
 use spillway_transport::{Conn, Transport};
 use spillway_wire::state::ConnectionState;
-
-use super::owner::Cause;
 
 /// What the program did with the connection, for the stack that continues it.
 #[derive(Clone, Debug, Default)]

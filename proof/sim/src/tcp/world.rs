@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use spillway_handoff::Service;
 use spillway_transport::Time;
-use spillway_wire::switch::ServerId;
 
 use super::cabling::{Cable, Cabling};
 use super::fabric::{Fabric, Leg};
@@ -14,7 +14,6 @@ use super::frames::{address_of, datagram};
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::Moves;
-use super::owner;
 use super::path::Path;
 use super::plan::{GATED_PORT, Plan};
 use super::planted_fault::{FaultyProgram, PlantedFault};
@@ -32,6 +31,8 @@ use crate::rng::Rng;
 
 /// Maximum number of opportunities that a planted fault skips before it strikes.
 const FAULT_AFTER_MAX: u64 = 200;
+/// Datagrams of other servers that wait for a server's turn; further ones are lost.
+const MESSAGES_MAX: usize = 4096;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
 
@@ -50,11 +51,10 @@ pub(super) enum WorldEvent {
         frame: Vec<u8>,
         is_damaged: bool,
     },
-    /// A message of another server arrives.
-    Transfer {
+    /// A datagram of another server arrives.
+    FromServer {
         to: Cable,
-        from: ServerId,
-        bytes: Vec<u8>,
+        payload: Vec<u8>,
     },
     Turn(usize),
     Wake(usize, Time),
@@ -156,25 +156,33 @@ impl World {
     }
 
     /// Settings for the agents of a host's servers.
-    fn agents(&self, host: usize, stacks: &[spillway_tcp::Settings]) -> Vec<owner::Settings> {
+    fn agents(&self, host: usize, stacks: &[spillway_tcp::Settings]) -> Vec<spillway_handoff::Settings> {
         let (plan, cabling) = (&self.plan.switch, &self.fabric.cabling);
         if plan.servers_per_host == 1 {
             return Vec::new();
         }
         let of_server = |(server, stack): (usize, &spillway_tcp::Settings)| {
             let cable = Cable { host, server };
+            let original = cabling.server_id(Cable { host, server: 0 });
             let places = cabling.services(host).into_iter().zip(cabling.places(cable));
-            owner::Settings {
+            let services = places.map(|(endpoint, place)| Service {
+                endpoint: endpoint.into(),
+                place: place.into(),
+                original,
+            });
+            spillway_handoff::Settings {
                 id: cabling.server_id(cable),
                 key: cabling.key(cable),
+                peers_key: cabling.peers_key(),
+                run: cabling.run(cable),
                 mac: cabling.address(cable).1,
-                original: cabling.server_id(Cable { host, server: 0 }),
                 heartbeat: plan.heartbeat,
                 owner_timeout: plan.owner_timeout,
                 times: plan.times,
-                places: places.map(|(service, place)| (service.into(), place.into())).collect(),
+                services: services.collect(),
                 peers: cabling.peers(host),
                 time_wait: stack.time_wait,
+                limits: plan.limits,
             }
         };
         stacks.iter().enumerate().map(of_server).collect()
@@ -203,7 +211,7 @@ impl World {
         self.hosts[host].turn(self.now, &mut self.slot, |server, sent| match sent {
             Sent::Frame(frame) => frames.push((server, frame.to_vec())),
             Sent::Control(payload) => controls.push((server, payload)),
-            Sent::Transfer { to, bytes } => transfers.push((server, to, bytes)),
+            Sent::Server { to, payload } => transfers.push((server, to, payload)),
         });
         for (flow, server) in std::mem::take(&mut self.hosts[host].rack.imports) {
             let server = self.fabric.cabling.server_id(Cable { host, server });
@@ -218,8 +226,8 @@ impl World {
                 &datagram(self.fabric.cabling.control_ends(cable), &payload[..]),
             );
         }
-        for (server, to, bytes) in transfers {
-            self.send_transfer(Cable { host, server }, to, &bytes);
+        for (server, to, payload) in transfers {
+            self.send_to_server(Cable { host, server }, to, &payload);
         }
         for (server, frame) in &frames {
             self.send(Cable { host, server: *server }, frame);
@@ -265,8 +273,8 @@ impl World {
                 self.hosts[cable.host].rack.set_paused(cable.server, false);
                 self.turn_after(cable.host, 0);
             }
-            WorldEvent::Transfer { to, from, bytes } => {
-                self.hosts[to.host].rack.arrive_message(to.server, from, bytes);
+            WorldEvent::FromServer { to, payload } => {
+                self.hosts[to.host].rack.arrive_message(to.server, payload, MESSAGES_MAX);
                 let delay = self.rng.range(0, self.plan.turn_delay_ns);
                 self.turn_after(to.host, delay);
             }

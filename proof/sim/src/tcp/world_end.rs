@@ -1,12 +1,13 @@
 //! The checks at the end of a run, and the connections that were lost by design.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
+use spillway_handoff::Cause;
 use spillway_rules::Verdict;
 use spillway_transport::Conn;
 use spillway_wire::switch::Flow;
 
-use super::owner::{Cause, ends_of_flow};
 use super::world::World;
 use crate::pattern::Token;
 use crate::phases::PhasedWorld;
@@ -78,4 +79,9 @@ impl World {
         }
         counts
     }
+}
+
+/// Client and service of a flow as socket addresses.
+fn ends_of_flow(flow: &Flow) -> (SocketAddr, SocketAddr) {
+    (flow.client().into(), flow.service().into())
 }

@@ -17,13 +17,13 @@ use super::world::{World, WorldEvent};
 use crate::rng::mix;
 
 impl World {
-    pub(super) fn send_transfer(&mut self, from: Cable, to: ServerId, bytes: &[u8]) {
+    /// Sends a datagram from one server to another one of its host, beside the switch.
+    pub(super) fn send_to_server(&mut self, from: Cable, to: ServerId, payload: &[u8]) {
         let cabling = &self.fabric.cabling;
         let Some(target) = cabling.cable_of(to) else { return };
-        let (leg, from) =
-            (Leg::Between(cabling.port_of(from), cabling.port_of(target)), cabling.server_id(from));
-        for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, bytes) {
-            self.agenda.add(at, WorldEvent::Transfer { to: target, from, bytes: frame });
+        let leg = Leg::Between(cabling.port_of(from), cabling.port_of(target));
+        for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, payload) {
+            self.agenda.add(at, WorldEvent::FromServer { to: target, payload: frame });
         }
     }
 

@@ -1,7 +1,7 @@
 //! Whether a server is an owner for the switch: its hello, its heartbeats, and when it must be mute.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use alloc::collections::VecDeque;
+use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::switch::Status;

@@ -1,10 +1,11 @@
 //! What the original owner remembers of connections that have moved away.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
+
+use crate::recent::Recent;
 
 /// For this time after the first stray packet of a flow, the original owner stays silent: a switch that has lost its
 /// entries sends it the packets of all flows, until the owners have taken theirs back.
@@ -13,18 +14,19 @@ const LENT_MAX: usize = 4096;
 
 /// Connections that other servers have. Packets of such a connection that arrive here are stray; answering them would
 /// reset the connection.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Lent {
     /// Time of the first stray packet since the connection was lent or its owner was confirmed.
-    flows: BTreeMap<Flow, Option<Time>>,
+    flows: Recent<Option<Time>>,
 }
 
 impl Lent {
+    pub(crate) fn new() -> Lent {
+        Lent { flows: Recent::new(LENT_MAX) }
+    }
+
     /// The connection has moved away, or its owner was confirmed again.
     pub(crate) fn add(&mut self, flow: Flow) {
-        if self.flows.len() >= LENT_MAX {
-            self.flows.pop_first();
-        }
         self.flows.insert(flow, None);
     }
 
@@ -34,7 +36,7 @@ impl Lent {
     }
 
     pub(crate) fn contains(&self, flow: &Flow) -> bool {
-        self.flows.contains_key(flow)
+        self.flows.get(flow).is_some()
     }
 
     /// Whether a client's packet must be dropped silently. `is_opening`: the packet begins a new connection.
@@ -51,15 +53,11 @@ impl Lent {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn flow(port: u16) -> Flow {
-        let end = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port)).into();
-        Flow::new(end(port), end(80)).unwrap()
-    }
+    use crate::test_flow::flow;
 
     #[test]
     fn stray_packets_are_hidden_for_a_while_unless_they_open_a_connection() {
-        let mut lent = Lent::default();
+        let mut lent = Lent::new();
         assert!(!lent.hides(Time(0), &flow(1), false));
         lent.add(flow(1));
         lent.add(flow(2));
@@ -73,7 +71,7 @@ mod tests {
 
     #[test]
     fn lent_flows_are_bounded() {
-        let mut lent = Lent::default();
+        let mut lent = Lent::new();
         (0..=LENT_MAX as u16).for_each(|port| lent.add(flow(port)));
         assert_eq!(lent.flows.len(), LENT_MAX);
     }

@@ -1,23 +1,28 @@
 //! What an agent sends by time: its membership's messages, retransmissions of moves, reclaims and releases.
 
+use alloc::vec::Vec;
+
 use spillway_transport::Time;
+use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::Request;
 
-use super::agent::{Agent, Cause};
-use super::membership::Due;
-use super::source::{Outgoing, Source};
-use super::transfer::Transfer;
+use super::Agent;
+use crate::event::Cause;
+use crate::membership::Due;
 
 /// Maximum number of unanswered releases of a flow.
 const RELEASES_MAX: u32 = 20;
+/// Interval of releases of a flow, in intervals at which a server in doubt asks.
+const RELEASE_INTERVALS: u32 = 4;
 
 impl Agent {
     /// When to call [`Agent::handle_timeout`].
-    pub(crate) fn poll_timeout(&self) -> Time {
+    pub fn poll_timeout(&self) -> Time {
         let mut next_at = self.membership.poll_timeout();
+        next_at = self.peers.poll_timeout().map_or(next_at, |at| at.min(next_at));
         if self.membership.is_owner() {
-            let sources = self.sources.values().map(Source::poll_timeout);
-            let targets = self.targets.values().map(|(_, target)| target.poll_timeout());
+            let sources = self.sources.values().filter_map(|source| source.poll_timeout());
+            let targets = self.targets.values().filter_map(|(_, target)| target.poll_timeout());
             let reclaims = self.owned.values().filter_map(|owned| owned.reclaim).map(|(_, at)| at);
             let releases = self.ended.values().map(|ended| ended.next_at);
             let all = sources.chain(targets).chain(reclaims).chain(releases);
@@ -26,8 +31,9 @@ impl Agent {
         next_at
     }
 
-    /// Sends what is due.
-    pub(crate) fn handle_timeout(&mut self, now: Time) {
+    /// Queues what is due. Then call [`poll_transmit`](Agent::poll_transmit) and [`poll_event`](Agent::poll_event).
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.peers.greet(now);
         if let Some(due) = self.membership.poll(now) {
             let request = match due {
                 Due::Hello => {
@@ -36,7 +42,7 @@ impl Agent {
                     Request::Hello
                 }
                 Due::Heartbeat => Request::Heartbeat {
-                    service: self.settings.places[0].0,
+                    service: self.settings.services[0].endpoint,
                     load: self.connections,
                     free_places: self.free_places,
                     weight: 1,
@@ -54,23 +60,22 @@ impl Agent {
     }
 
     fn poll_sources(&mut self, now: Time) {
-        let due = self.sources.iter_mut().filter_map(|(flow, source)| Some((*flow, source.poll(now)?)));
-        for (flow, outgoing) in due.collect::<Vec<_>>() {
-            match outgoing {
-                Outgoing::Request(request) => _ = self.request(now, request),
-                Outgoing::State { generation, target, state } => {
-                    if let Some(to) = self.server_with(target.mac()) {
-                        self.transfer(to, flow, generation, Transfer::State(state.to_vec()));
-                    }
-                }
+        let mut requests = Vec::new();
+        for (flow, source) in &mut self.sources {
+            requests.extend(source.poll(now));
+            if source.poll_timeout().is_some_and(|at| at <= now) {
+                self.ready.insert(*flow);
             }
+        }
+        for request in requests {
+            self.request(now, request);
         }
     }
 
     fn poll_targets(&mut self, now: Time) {
         let expired = self.targets.iter().filter(|(_, (_, target))| target.is_expired(now));
         for flow in expired.map(|(flow, _)| *flow).collect::<Vec<_>>() {
-            self.refuse(flow);
+            self.refuse(now, flow, Reason::Late);
         }
         let due = self.targets.values_mut().filter_map(|(_, target)| target.poll(now));
         for request in due.collect::<Vec<_>>() {
@@ -80,16 +85,17 @@ impl Agent {
 
     fn poll_reclaims(&mut self, now: Time) {
         let due = self.owned.iter().filter_map(|(flow, owned)| Some((*flow, owned.reclaim?)));
-        for (flow, (until, at)) in due.filter(|(_, (_, at))| *at <= now).collect::<Vec<_>>() {
-            debug_assert!(at <= now, "only reclaims that are due are collected");
+        for (flow, (until, _)) in due.filter(|(_, (_, at))| *at <= now).collect::<Vec<_>>() {
             if now >= until && !self.targets.contains_key(&flow) {
                 self.give_up(flow, Cause::Restart);
                 continue;
             }
             if let Some(owned) = self.owned.get_mut(&flow) {
-                owned.reclaim = Some((until, now + self.settings.times.retry));
+                owned.reclaim = Some((until, now + self.settings.times.asking()));
             }
-            self.transfer(self.settings.original, flow, 0, Transfer::Reclaim);
+            if let Some(original) = self.original(&flow) {
+                self.tell(original, flow, 0, Body::Reclaim);
+            }
         }
     }
 
@@ -101,7 +107,7 @@ impl Agent {
         for flow in due.map(|(flow, _)| *flow).collect::<Vec<_>>() {
             let generation = self.owned.get(&flow).map(|owned| owned.generation);
             let Some(ended) = self.ended.get_mut(&flow) else { continue };
-            ended.next_at = now + 4 * self.settings.times.retry;
+            ended.next_at = now + self.settings.times.asking() * RELEASE_INTERVALS;
             ended.releases += 1;
             match generation {
                 Some(generation) if ended.releases <= RELEASES_MAX => {

@@ -1,0 +1,141 @@
+//! Datagrams, and what the switch answers.
+
+use alloc::vec::Vec;
+
+use spillway_transport::Time;
+use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, SWITCH_MAGIC, Status};
+
+use super::{Agent, RECLAIMS_FOR};
+use crate::event::Cause;
+use crate::membership::Change;
+use crate::migration::{Seen, source};
+
+impl Agent {
+    /// Handles the payload of a datagram from the switch or from another server. Forged and damaged ones are ignored.
+    pub fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
+        if !payload.starts_with(&SWITCH_MAGIC) {
+            return self.handle_peer_datagram(now, payload);
+        }
+        let Ok(message) = self.settings.key.parse(payload) else { return };
+        match &message.body {
+            Body::Answer(answer) if message.sender == self.settings.id => {
+                self.handle_answer(now, &message, answer)
+            }
+            // A relayed message of another epoch of the switch is about entries that are lost.
+            Body::Relay(relay) if message.epoch == self.membership.epoch() && self.membership.is_owner() => {
+                self.handle_relay(now, message.sender, relay);
+            }
+            Body::Answer(_) | Body::Relay(_) | Body::Request(_) => {}
+        }
+    }
+
+    fn handle_answer(&mut self, now: Time, message: &Message, answer: &Answer) {
+        let sequence = message.sequence;
+        if answer.kind == Kind::Hello {
+            let term = (message.epoch, answer.generation);
+            let change = self.membership.handle_hello(now, sequence, answer.status, term);
+            return self.handle_change(now, change);
+        }
+        if message.epoch != self.membership.epoch() {
+            return;
+        }
+        if answer.kind == Kind::Heartbeat {
+            let change = self.membership.handle_heartbeat(now, sequence, answer.status);
+            return self.handle_change(now, change);
+        }
+        let waiting = self.waiting.remove(&sequence);
+        let Some((kind, flow)) = waiting.filter(|(kind, _)| *kind == answer.kind) else { return };
+        let seen = Seen {
+            status: answer.status,
+            state: answer.state,
+            generation: answer.generation,
+            is_ours: answer.owner.is_some_and(|owner| owner.mac() == self.settings.mac),
+        };
+        match kind {
+            Kind::Release => self.handle_released(&flow, seen),
+            Kind::Prepared => self.handle_prepared_answer(now, flow, seen),
+            Kind::Own if self.targets.contains_key(&flow) => {
+                let outcome = self.targets.get(&flow).and_then(|(_, target)| target.handle_answer(seen));
+                if let Some(outcome) = outcome {
+                    self.end_target(now, flow, outcome);
+                }
+            }
+            _ => {
+                let outcome = self.sources.get_mut(&flow).and_then(|source| source.handle_answer(now, seen));
+                self.handle_outcome(now, flow, outcome);
+            }
+        }
+    }
+
+    fn handle_change(&mut self, now: Time, change: Option<Change>) {
+        match change {
+            Some(Change::Joined { is_new_epoch: true }) => self.handle_lost_entries(now),
+            Some(Change::Joined { is_new_epoch: false }) => self.handle_new_term(now),
+            Some(Change::MustSkipTo(seen)) => self.sequences.skip_to(seen),
+            Some(Change::Lost) | None => {}
+        }
+    }
+
+    /// The switch has lost all entries: every flow is the original owner's. Owners ask it for theirs.
+    fn handle_lost_entries(&mut self, now: Time) {
+        self.waiting.clear();
+        self.ended.clear();
+        self.end_targets(now, Cause::Restart);
+        for flow in self.sources.keys().copied().collect::<Vec<_>>() {
+            let outcome = self.sources.get(&flow).map(source::Source::handle_lost_entries);
+            if outcome == Some(source::Outcome::LetGo) {
+                self.let_go(flow, Cause::Restart);
+            } else if self.is_original(&flow) {
+                self.handle_outcome(now, flow, outcome);
+            } else {
+                self.sources.remove(&flow);
+            }
+        }
+        for flow in self.owned.keys().copied().collect::<Vec<_>>() {
+            if self.is_original(&flow) {
+                self.owned.remove(&flow);
+            }
+        }
+        self.owned.values_mut().for_each(|owned| owned.reclaim = Some((now + RECLAIMS_FOR, now)));
+    }
+
+    /// The switch has declared this server dead before: what it had imported went back to the original owner.
+    fn handle_new_term(&mut self, now: Time) {
+        self.waiting.clear();
+        self.end_targets(now, Cause::Silence);
+        let foreign = |flow: &&Flow| !self.is_original(flow);
+        let sources: Vec<Flow> = self.sources.keys().filter(foreign).copied().collect();
+        let owned: Vec<Flow> = self.owned.keys().filter(foreign).copied().collect();
+        let ended: Vec<Flow> = self.ended.keys().filter(foreign).copied().collect();
+        for flow in ended {
+            self.ended.remove(&flow);
+        }
+        for flow in sources {
+            if self.sources.get(&flow).is_some_and(|source| source.state().is_some()) {
+                self.let_go(flow, Cause::Silence);
+            }
+            self.sources.remove(&flow);
+        }
+        for flow in owned {
+            self.give_up(flow, Cause::Silence);
+        }
+    }
+
+    /// The move of this *prepared* is over, or has never been.
+    fn handle_prepared_answer(&mut self, now: Time, flow: Flow, seen: Seen) {
+        let is_over = matches!(seen.status, Status::Stale | Status::Forbidden | Status::NoEntry);
+        if is_over && self.targets.get(&flow).is_some_and(|(_, target)| target.is_waiting()) {
+            self.refuse(now, flow, spillway_wire::handoff::Reason::NoMove);
+        }
+    }
+
+    fn handle_released(&mut self, flow: &Flow, seen: Seen) {
+        match self.owned.get_mut(flow) {
+            Some(owned) if seen.status == Status::Stale && seen.state == FlowState::Owned && seen.is_ours => {
+                owned.generation = seen.generation;
+            }
+            _ if matches!(seen.status, Status::Replayed | Status::NoOwner) => {}
+            _ => self.end_release(flow),
+        }
+    }
+}

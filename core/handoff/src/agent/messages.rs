@@ -1,0 +1,136 @@
+//! Messages of other servers.
+
+use alloc::vec::Vec;
+
+use spillway_transport::Time;
+use spillway_wire::handoff::{Body, Message, Part, Reason};
+use spillway_wire::switch::{Flow, ServerId};
+
+use super::{Agent, Finished};
+use crate::event::Event;
+use crate::migration::source::Source;
+use crate::peers::Received;
+
+impl Agent {
+    pub(super) fn handle_peer_datagram(&mut self, now: Time, payload: &[u8]) {
+        let mut datagram = payload.to_vec(); // opened in place
+        match self.peers.open(now, &mut datagram) {
+            Some(Received::Message(from, message)) => self.handle_message(now, from, &message),
+            Some(Received::NewRun(peer)) => self.handle_new_run(now, peer),
+            None => {}
+        }
+    }
+
+    /// A peer has restarted, and has forgotten its moves: what was sent to it is lost, and what it would send never comes.
+    fn handle_new_run(&mut self, now: Time, peer: ServerId) {
+        for flow in self.sources.keys().copied().collect::<Vec<_>>() {
+            if let Some(source) = self.source_to(peer, &flow) {
+                source.doubt(now);
+            }
+        }
+        let waiting = self.targets.iter().filter(|(_, (from, target))| *from == peer && target.is_waiting());
+        for flow in waiting.map(|(flow, _)| *flow).collect::<Vec<_>>() {
+            self.refuse(now, flow, Reason::NoMove);
+        }
+    }
+
+    fn handle_message(&mut self, now: Time, from: ServerId, message: &Message<'_>) {
+        let (flow, generation) = (message.flow, message.generation);
+        match &message.body {
+            Body::State(part) => self.handle_part(now, from, (flow, generation), part),
+            Body::Lent => self.handle_lent(now, from, flow, generation),
+            Body::Received(received) => {
+                if let Some(source) = self.source_to(from, &flow) {
+                    source.handle_received(now, generation, *received);
+                    self.ready.insert(flow);
+                }
+            }
+            Body::Accepted => {
+                let outcome =
+                    self.source_to(from, &flow).and_then(|source| source.handle_accepted(generation));
+                self.handle_outcome(now, flow, outcome);
+            }
+            Body::Refused(reason) => {
+                if let Some(source) = self.source_to(from, &flow) {
+                    source.handle_refused(now, generation, *reason);
+                }
+            }
+            Body::TakenBack => self.handle_taken_back(now, from, flow, generation),
+            Body::Forward { frame, part } => {
+                self.handle_forward(now, from, (flow, generation), (*frame, part))
+            }
+            Body::Reclaim => self.handle_reclaim(now, from, flow),
+        }
+    }
+
+    /// The move of a flow to this server.
+    fn source_to(&mut self, to: ServerId, flow: &Flow) -> Option<&mut Source> {
+        let mac = self.settings.peers.iter().find(|peer| peer.id == to)?.mac;
+        let source = self.sources.get_mut(flow)?;
+        source.destination().is_some_and(|destination| destination.target.mac() == mac).then_some(source)
+    }
+
+    fn handle_part(&mut self, now: Time, from: ServerId, (flow, generation): (Flow, u64), part: &Part<'_>) {
+        if !self.is_target(from, &flow, generation) {
+            return self.answer_finished(from, flow, generation);
+        }
+        if self.owned.contains_key(&flow) {
+            return self.refuse(now, flow, Reason::Invalid);
+        }
+        let Some((_, target)) = self.targets.get_mut(&flow) else { return };
+        match target.handle_part(now, part, &self.state_bytes) {
+            Ok(Some(state)) => self.events.push_back(Event::Check { flow, generation, state }),
+            Ok(None) => {}
+            Err(reason) => return self.refuse(now, flow, reason),
+        }
+        self.ready.insert(flow);
+    }
+
+    fn handle_lent(&mut self, now: Time, from: ServerId, flow: Flow, generation: u64) {
+        if !self.is_target(from, &flow, generation) {
+            return self.answer_finished(from, flow, generation);
+        }
+        if !self.owned.contains_key(&flow) {
+            return self.refuse(now, flow, Reason::Invalid);
+        }
+        if let Some((_, target)) = self.targets.get_mut(&flow) {
+            target.handle_lent(now);
+            self.ready.insert(flow);
+        }
+    }
+
+    fn is_target(&self, from: ServerId, flow: &Flow, generation: u64) -> bool {
+        let target = self.targets.get(flow);
+        target.is_some_and(|(source, target)| *source == from && target.generation() == generation)
+    }
+
+    /// Answers a message of a move that has ended here, or that this server does not know.
+    fn answer_finished(&mut self, from: ServerId, flow: Flow, generation: u64) {
+        let is_owned = self.finished.get(&flow) == Some(&Finished { generation, is_owned: true });
+        let body = if is_owned { Body::Accepted } else { Body::Refused(Reason::NoMove) };
+        self.tell(from, flow, generation, body);
+    }
+
+    fn handle_taken_back(&mut self, now: Time, from: ServerId, flow: Flow, generation: u64) {
+        if self.is_target(from, &flow, generation)
+            && let Some((_, target)) = self.targets.get_mut(&flow)
+            && target.handle_taken_back(now)
+        {
+            self.refuse(now, flow, Reason::Lost);
+        }
+    }
+
+    /// An owner has lost its entry. The original owner, which owns every flow without an entry, moves the flow to it.
+    fn handle_reclaim(&mut self, now: Time, from: ServerId, flow: Flow) {
+        let may_lend = self.is_original(&flow) && self.membership.is_owner() && self.lent.contains(&flow);
+        let is_moving = self.sources.contains_key(&flow) || self.targets.contains_key(&flow);
+        if !may_lend || is_moving || self.sources.len() >= self.settings.limits.moves_max {
+            return;
+        }
+        let replaces = self.owned.get(&flow).map_or(0, |owned| owned.generation);
+        let Some(site) = self.site_of(from, &flow) else { return };
+        self.lending.insert(flow);
+        let source = Source::new(now, flow, replaces, Some(site), self.parts_of_move());
+        self.begin(flow, source);
+    }
+}

@@ -1,0 +1,315 @@
+//! A server's agent: its membership, the flows that it owns, and its moves.
+//!
+//! - `answers`: what the switch answers; `prepare`: the messages that it relays; `messages`: those of other servers
+//! - `outcomes`: what follows from the end of a move; `frames`: packets of flows that move
+//! - `output`: what is sent; `timers`: when
+
+mod answers;
+mod frames;
+mod messages;
+mod outcomes;
+mod output;
+mod prepare;
+mod timers;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use spillway_transport::Time;
+use spillway_wire::handoff::Reason;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
+
+use crate::budget::Budget;
+use crate::buffer::HeldFrames;
+use crate::event::{Cause, Event, MoveError, Transmit};
+use crate::forward::Forwards;
+use crate::lent::Lent;
+use crate::membership::Membership;
+use crate::migration::source::Source;
+use crate::migration::target::Target;
+use crate::peers::Peers;
+use crate::recent::Recent;
+use crate::sequences::Sequences;
+use crate::settings::{Service, Settings};
+
+/// Requests whose answers the agent waits for; older ones are given up.
+const WAITING_MAX: usize = 4096;
+/// Finished moves that the agent remembers, one a flow.
+const FINISHED_MAX: usize = 4096;
+/// Ended connections whose flows are to be released. Further ones are not released: their entries end by age.
+const ENDED_MAX: usize = 65_536;
+/// For this time an owner asks the original owner for a flow whose entry the switch has lost.
+pub(crate) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
+
+/// A flow with an entry whose connection is here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owned {
+    pub(crate) generation: u64,
+    /// The switch has lost the entry: until when, and when next, the original owner is asked for the flow.
+    pub(crate) reclaim: Option<(Time, Time)>,
+}
+
+/// The release of a flow whose connection has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) next_at: Time,
+    pub(crate) releases: u32,
+}
+
+/// The last move of a flow to this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Finished {
+    generation: u64,
+    /// Whether this server came to own the flow.
+    is_owned: bool,
+}
+
+/// A server's agent. The driver passes what arrives and the time, and then polls for datagrams and events.
+#[derive(Debug)]
+pub struct Agent {
+    settings: Settings,
+    sequences: Sequences,
+    membership: Membership,
+    peers: Peers,
+    /// Bytes of frames that wait for connections, and of incomplete states.
+    held_bytes: Budget,
+    state_bytes: Budget,
+    owned: BTreeMap<Flow, Owned>,
+    sources: BTreeMap<Flow, Source>,
+    /// Moves to this server, with their sources.
+    targets: BTreeMap<Flow, (ServerId, Target)>,
+    finished: Recent<Finished>,
+    /// The last export of each flow: the generation of the move, and its target.
+    exports: Recent<(u64, ServerId)>,
+    lent: Lent,
+    /// Flows that the original owner moves to servers that have their connections already.
+    lending: BTreeSet<Flow>,
+    ended: BTreeMap<Flow, Ended>,
+    forwards: Forwards,
+    /// Requests in flight, by sequence.
+    waiting: BTreeMap<u64, (Kind, Flow)>,
+    /// Number of connections that the stack has.
+    connections: u32,
+    /// Number of further connections that the stack can have.
+    free_places: u32,
+    outputs: VecDeque<Transmit>,
+    /// Flows with a move that may have something to send to the other end.
+    ready: BTreeSet<Flow>,
+    events: VecDeque<Event>,
+    counters: Counters,
+}
+
+/// What an agent counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Flows that were taken back after the switch had lost their entries.
+    pub reclaimed: u64,
+    /// Packets that were forwarded to other servers.
+    pub forwarded: u64,
+    /// Packets that were not forwarded, because they were too many.
+    pub forwards_dropped: u64,
+    /// Forwarded packets that arrived, and went to a connection here or wait for it.
+    pub forwards_received: u64,
+    /// Moves to this server that it refused or gave back.
+    pub refused: u64,
+}
+
+impl Agent {
+    /// # Panics
+    /// If there is no service.
+    pub fn new(now: Time, settings: Settings) -> Agent {
+        assert!(!settings.services.is_empty(), "a server without a service has nothing to move");
+        let limits = settings.limits;
+        Agent {
+            membership: Membership::new(now, settings.heartbeat, settings.owner_timeout),
+            peers: Peers::new(
+                now,
+                &settings.peers_key,
+                (settings.id, settings.run),
+                settings.peers.iter().map(|peer| peer.id),
+            ),
+            settings,
+            sequences: Sequences::default(),
+            held_bytes: Budget::new(limits.held_bytes_max),
+            state_bytes: Budget::new(limits.state_bytes_max),
+            owned: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            finished: Recent::new(FINISHED_MAX),
+            exports: Recent::new(FINISHED_MAX),
+            lent: Lent::new(),
+            lending: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            forwards: Forwards::new(now, limits.forwards_per_s),
+            waiting: BTreeMap::new(),
+            connections: 0,
+            free_places: 0,
+            outputs: VecDeque::new(),
+            ready: BTreeSet::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// This server.
+    pub fn id(&self) -> ServerId {
+        self.settings.id
+    }
+
+    /// What the agent has counted.
+    pub fn counters(&self) -> Counters {
+        Counters { forwarded: self.forwards.sent, forwards_dropped: self.forwards.dropped, ..self.counters }
+    }
+
+    /// Sets the number of connections, and how many more the stack can have. Heartbeats state both.
+    pub fn set_load(&mut self, connections: usize, free_places: usize) {
+        let saturating = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        (self.connections, self.free_places) = (saturating(connections), saturating(free_places));
+    }
+
+    /// Begins to move a connection of this server. `to`: `None` lets the switch choose the least loaded server. The move
+    /// ends with [`Event::Ended`].
+    ///
+    /// # Errors
+    /// The server cannot move the connection now.
+    pub fn request_move(&mut self, now: Time, flow: Flow, to: Option<ServerId>) -> Result<(), MoveError> {
+        let owned = self.owned.get(&flow);
+        let is_owned = owned.map_or(self.is_original(&flow), |owned| owned.reclaim.is_none());
+        let site = to.map(|to| self.site_of(to, &flow).ok_or(MoveError::UnknownServer)).transpose()?;
+        if self.sources.contains_key(&flow) || self.targets.contains_key(&flow) {
+            return Err(MoveError::Moving);
+        }
+        if !is_owned || to == Some(self.settings.id) {
+            return Err(MoveError::NotOwned);
+        }
+        if self.ended.contains_key(&flow) {
+            return Err(MoveError::Ended);
+        }
+        if self.membership.is_mute(now) {
+            return Err(MoveError::Mute);
+        }
+        if self.sources.len() >= self.settings.limits.moves_max {
+            return Err(MoveError::TooMany);
+        }
+        let replaces = owned.map_or(0, |owned| owned.generation);
+        let source = Source::new(now, flow, replaces, site, self.parts_of_move());
+        self.begin(flow, source);
+        Ok(())
+    }
+
+    /// The connection of a flow has ended here; its last segments may have to be repeated.
+    pub fn connection_ended(&mut self, now: Time, flow: Flow) {
+        let next_at = now + self.settings.time_wait;
+        let has_entry = self.owned.contains_key(&flow) || self.sources.contains_key(&flow);
+        if has_entry && self.ended.len() < ENDED_MAX {
+            self.ended.insert(flow, Ended { next_at, releases: 0 });
+        }
+    }
+
+    /// Where this server has connections of a service.
+    pub fn place_of(&self, service: Endpoint) -> Option<Endpoint> {
+        self.service(service).map(|service| service.place)
+    }
+
+    /// Whether a move of this flow may still end with the connection here.
+    pub fn may_continue(&self, flow: &Flow) -> bool {
+        self.sources.get(flow).is_some_and(|source| source.state().is_some())
+            || self.targets.contains_key(flow)
+    }
+
+    /// The connection was exported: the answer to [`Event::Export`].
+    pub fn exported(&mut self, now: Time, flow: Flow, state: Arc<[u8]>) {
+        let Some(source) = self.sources.get_mut(&flow) else { return };
+        source.exported(now, state);
+        self.owned.remove(&flow);
+        self.ready.insert(flow);
+        let Some(to) = source.destination().filter(|_| !self.lending.contains(&flow)) else { return };
+        let Some(target) = self.server_with(to.target.mac()) else { return };
+        self.exports.insert(flow, (to.generation, target));
+        self.forwards.begin(flow, target, to.generation, now + self.settings.times.forward_for);
+    }
+
+    /// The connection cannot be exported: the answer to [`Event::Export`].
+    pub fn not_exported(&mut self, now: Time, flow: Flow) {
+        if let Some(source) = self.sources.get_mut(&flow) {
+            source.not_exported(now);
+        }
+    }
+
+    /// Whether the stack can import the state: the answer to [`Event::Check`].
+    pub fn checked(&mut self, now: Time, flow: Flow, generation: u64, result: Result<(), Reason>) {
+        let Some((_, target)) = self.targets.get_mut(&flow) else { return };
+        if target.generation() != generation {
+            return;
+        }
+        match result {
+            Ok(()) => target.handle_checked(now),
+            Err(reason) => self.refuse(now, flow, reason),
+        }
+    }
+
+    /// The next event. Call it after each other verb until it returns `None`.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn begin(&mut self, flow: Flow, source: Source) {
+        self.forget_requests(&flow);
+        self.sources.insert(flow, source);
+    }
+
+    /// Times and an empty buffer for a new move.
+    fn parts_of_move(&self) -> (crate::migration::MoveTimes, HeldFrames) {
+        (self.settings.times, HeldFrames::new(&self.held_bytes))
+    }
+
+    /// The server does not own a flow any more whose connection it has.
+    fn give_up(&mut self, flow: Flow, cause: Cause) {
+        self.owned.remove(&flow);
+        self.ended.remove(&flow);
+        self.events.push_back(Event::Drop { flow, cause });
+    }
+
+    /// The release of a flow was answered, or the flow has moved on.
+    fn end_release(&mut self, flow: &Flow) {
+        self.ended.remove(flow);
+        self.owned.remove(flow);
+    }
+
+    fn forget_requests(&mut self, flow: &Flow) {
+        self.waiting.retain(|_, (_, waiting)| waiting != flow);
+    }
+
+    fn service(&self, endpoint: Endpoint) -> Option<&Service> {
+        self.settings.services.iter().find(|service| service.endpoint == endpoint)
+    }
+
+    fn original(&self, flow: &Flow) -> Option<ServerId> {
+        self.service(flow.service()).map(|service| service.original)
+    }
+
+    fn is_original(&self, flow: &Flow) -> bool {
+        self.original(flow) == Some(self.settings.id)
+    }
+
+    /// The flow of a connection with this local end and peer here.
+    fn flow_here(&self, local: SocketAddr, peer: SocketAddr) -> Option<Flow> {
+        let (local, peer) = (Endpoint::from(local), Endpoint::from(peer));
+        let mut services = self.settings.services.iter();
+        let service = services.find(|service| service.endpoint == local || service.place == local)?;
+        Flow::new(peer, service.endpoint).ok()
+    }
+
+    /// A server's site, with the service's own address: the server states its place in *prepared*.
+    fn site_of(&self, server: ServerId, flow: &Flow) -> Option<Site> {
+        let peer = self.settings.peers.iter().find(|peer| peer.id == server)?;
+        Site::new(flow.service(), peer.mac)
+    }
+
+    fn server_with(&self, mac: Mac) -> Option<ServerId> {
+        self.settings.peers.iter().find(|peer| peer.mac == mac).map(|peer| peer.id)
+    }
+}

@@ -1,0 +1,154 @@
+//! What follows from the end of a move, at its source and at its target.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use spillway_transport::Time;
+use spillway_wire::handoff::{Body, Reason};
+use spillway_wire::switch::Flow;
+
+use super::{Agent, Finished, Owned};
+use crate::event::{Cause, Event, MoveResult};
+use crate::migration::source::{self, Source};
+use crate::migration::target;
+
+impl Agent {
+    pub(super) fn handle_outcome(&mut self, now: Time, flow: Flow, outcome: Option<source::Outcome>) {
+        let Some(outcome) = outcome else { return };
+        if outcome == source::Outcome::Export {
+            if self.lending.contains(&flow) {
+                return self.exported(now, flow, Arc::from(&[][..]));
+            }
+            return self.events.push_back(Event::Export { flow });
+        }
+        let Some(mut source) = self.sources.remove(&flow) else { return };
+        self.forget_requests(&flow);
+        let is_loan = self.lending.remove(&flow);
+        let result = match outcome {
+            source::Outcome::Export => return,
+            source::Outcome::Kept { generation } => {
+                self.keep(now, flow, generation, is_loan);
+                self.tell_taken_back(flow, &source);
+                MoveResult::Kept
+            }
+            source::Outcome::Returned { generation } => {
+                self.owned.insert(flow, Owned { generation, reclaim: None });
+                self.tell_taken_back(flow, &source);
+                self.forwards.end(&flow);
+                match source.state().filter(|_| !is_loan).cloned() {
+                    Some(state) => {
+                        self.lent.remove(&flow);
+                        let frames = source.held.take();
+                        self.events.push_back(Event::Import { flow, state, frames, is_return: true });
+                    }
+                    None => self.connection_ended(now, flow),
+                }
+                MoveResult::Returned(source.refusal())
+            }
+            source::Outcome::Moved => {
+                self.end_release(&flow);
+                if self.is_original(&flow) {
+                    self.lent.add(flow);
+                }
+                MoveResult::Moved
+            }
+            source::Outcome::LetGo => {
+                self.end_release(&flow);
+                self.forwards.end(&flow);
+                self.events.push_back(match source.state() {
+                    Some(_) => Event::Gone { flow, cause: Cause::Doubt },
+                    None => Event::Drop { flow, cause: Cause::Foreign },
+                });
+                MoveResult::LetGo
+            }
+        };
+        if !is_loan {
+            self.events.push_back(Event::Ended { flow, result });
+        }
+    }
+
+    /// A move has ended before the export.
+    fn keep(&mut self, now: Time, flow: Flow, generation: u64, is_loan: bool) {
+        match generation {
+            0 if self.is_original(&flow) => _ = self.owned.remove(&flow),
+            // The flow is the original owner's now.
+            0 => self.give_up(flow, Cause::Doubt),
+            _ => {
+                self.owned.insert(flow, Owned { generation, reclaim: None });
+                if is_loan {
+                    self.connection_ended(now, flow);
+                }
+            }
+        }
+    }
+
+    /// The switch has confirmed that the source owns the flow again: the target need not wait any longer.
+    fn tell_taken_back(&mut self, flow: Flow, source: &Source) {
+        let Some(to) = source.destination() else { return };
+        if let Some(target) = self.server_with(to.target.mac()) {
+            self.tell(target, flow, to.generation, Body::TakenBack);
+        }
+    }
+
+    /// Gives the copy of an exported connection up.
+    pub(super) fn let_go(&mut self, flow: Flow, cause: Cause) {
+        self.sources.remove(&flow);
+        self.lending.remove(&flow);
+        self.forwards.end(&flow);
+        self.end_release(&flow);
+        self.events.push_back(Event::Gone { flow, cause });
+        self.events.push_back(Event::Ended { flow, result: MoveResult::LetGo });
+    }
+
+    pub(super) fn end_target(&mut self, now: Time, flow: Flow, outcome: target::Outcome) {
+        let Some(state) = self.targets.get(&flow).and_then(|(_, target)| target.state()).cloned() else {
+            return;
+        };
+        let has_connection = state.is_empty();
+        let target::Outcome::Owned { generation } = outcome else {
+            self.refuse(now, flow, Reason::Lost);
+            if has_connection {
+                self.give_up(flow, Cause::Restart);
+            }
+            return;
+        };
+        let Some((source, mut target)) = self.targets.remove(&flow) else { return };
+        self.forget_requests(&flow);
+        self.finished.insert(flow, Finished { generation: target.generation(), is_owned: true });
+        self.tell(source, flow, target.generation(), Body::Accepted);
+        self.owned.insert(flow, Owned { generation, reclaim: None });
+        self.lent.remove(&flow);
+        self.forwards.end(&flow);
+        let frames = target.held.take();
+        if has_connection {
+            self.counters.reclaimed += 1;
+            self.events.push_back(Event::Deliver { frames });
+        } else {
+            self.events.push_back(Event::Import { flow, state, frames, is_return: false });
+        }
+    }
+
+    /// Ends a move to this server: informs its source, and returns the packets that wait here.
+    pub(super) fn refuse(&mut self, now: Time, flow: Flow, reason: Reason) {
+        let Some((source, mut target)) = self.targets.remove(&flow) else { return };
+        let generation = target.generation();
+        self.forget_requests(&flow);
+        self.finished.insert(flow, Finished { generation, is_owned: false });
+        self.counters.refused += 1;
+        self.tell(source, flow, generation, Body::Refused(reason));
+        self.forwards.begin(flow, source, generation, now + self.settings.times.forward_for);
+        if let Some(direction) = self.forwards.direction(now, &flow) {
+            for frame in target.held.take() {
+                self.forwards.add(now, flow, direction, frame);
+            }
+        }
+        self.events.push_back(Event::Gone { flow, cause: Cause::Doubt });
+    }
+
+    pub(super) fn end_targets(&mut self, now: Time, cause: Cause) {
+        for flow in self.targets.keys().copied().collect::<Vec<_>>() {
+            self.events.push_back(Event::Gone { flow, cause });
+            self.refuse(now, flow, Reason::Silent);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What an agent sends.
+
+use alloc::boxed::Box;
+
+use spillway_transport::Time;
+use spillway_wire::handoff::{Body, Message};
+use spillway_wire::switch::{Body as SwitchBody, Flow, Message as SwitchMessage, Request, ServerId};
+
+use super::{Agent, WAITING_MAX};
+use crate::event::Transmit;
+
+impl Agent {
+    /// The next datagram to send. Call it after each other verb until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
+        loop {
+            if let Some(output) = self.outputs.pop_front() {
+                return Some(output);
+            }
+            if let Some((to, payload)) = self.peers.poll_greeting() {
+                return Some(Transmit::Server { to, payload });
+            }
+            if !self.poll_moves(now) && !self.poll_forwards() {
+                return None;
+            }
+        }
+    }
+
+    /// Queues the next message of a move. Returns false if there is none.
+    fn poll_moves(&mut self, now: Time) -> bool {
+        while let Some(flow) = self.ready.first().copied() {
+            if let Some((source, target)) = self.targets.get_mut(&flow)
+                && let Some(received) = target.poll_received()
+            {
+                let message =
+                    Message { flow, generation: target.generation(), body: Body::Received(received) };
+                let to = *source;
+                self.emit(to, &message);
+                return true;
+            }
+            if let Some(source) = self.sources.get_mut(&flow)
+                && let Some((to, body)) = source.poll_part(now)
+            {
+                let message = Message { flow, generation: to.generation, body };
+                let peer = self.settings.peers.iter().find(|peer| peer.mac == to.target.mac());
+                if let Some(to) = peer.map(|peer| peer.id)
+                    && let Some(payload) = self.peers.seal(to, &message)
+                {
+                    self.outputs.push_back(Transmit::Server { to, payload });
+                }
+                return true;
+            }
+            self.ready.remove(&flow);
+        }
+        false
+    }
+
+    fn poll_forwards(&mut self) -> bool {
+        let (peers, outputs) = (&mut self.peers, &mut self.outputs);
+        self.forwards.poll(|to, flow, generation, body| {
+            let payload = peers.seal(to, &Message { flow, generation, body });
+            outputs.extend(payload.map(|payload| Transmit::Server { to, payload }));
+        })
+    }
+
+    fn emit(&mut self, to: ServerId, message: &Message<'_>) {
+        let payload = self.peers.seal(to, message);
+        self.outputs.extend(payload.map(|payload| Transmit::Server { to, payload }));
+    }
+
+    /// Sends a message to another server.
+    pub(super) fn tell(&mut self, to: ServerId, flow: Flow, generation: u64, body: Body<'_>) {
+        self.emit(to, &Message { flow, generation, body });
+    }
+
+    /// Sends a request to the switch. Returns its sequence.
+    pub(super) fn request(&mut self, now: Time, request: Request) -> u64 {
+        let (kind, flow) = (request.kind(), flow_of(&request));
+        let sequence = self.sequences.next(now);
+        let (sender, epoch) = (self.settings.id, self.membership.epoch());
+        let message = SwitchMessage { sender, sequence, epoch, body: SwitchBody::Request(request) };
+        self.outputs.push_back(Transmit::Switch(Box::new(self.settings.key.emit(&message))));
+        if let Some(flow) = flow {
+            if self.waiting.len() >= WAITING_MAX {
+                self.waiting.pop_first();
+            }
+            self.waiting.insert(sequence, (kind, flow));
+        }
+        sequence
+    }
+}
+
+fn flow_of(request: &Request) -> Option<Flow> {
+    match *request {
+        Request::Prepare { flow, .. }
+        | Request::Prepared { flow, .. }
+        | Request::Hold { flow, .. }
+        | Request::Own { flow, .. }
+        | Request::Release { flow, .. }
+        | Request::Get { flow } => Some(flow),
+        Request::Heartbeat { .. } | Request::Hello | Request::List { .. } => None,
+    }
+}

@@ -1,0 +1,81 @@
+//! *prepare* and *prepared*, which the switch relays from one end of a move to the other.
+
+use spillway_transport::Time;
+use spillway_wire::switch::{Flow, Import, Relay, Request, ServerId, Site};
+
+use super::Agent;
+use crate::migration::source::{self, Destination, Source};
+use crate::migration::target::Target;
+
+impl Agent {
+    pub(super) fn handle_relay(&mut self, now: Time, sender: ServerId, relay: &Relay) {
+        match *relay {
+            Relay::Prepare { flow, generation, .. } => self.handle_prepare(now, sender, flow, generation),
+            Relay::Prepared { flow, generation, import } => {
+                self.handle_prepared(now, flow, generation, import)
+            }
+        }
+    }
+
+    /// Another server asks this one to import a connection.
+    fn handle_prepare(&mut self, now: Time, source: ServerId, flow: Flow, generation: u64) {
+        let is_old = self.finished.get(&flow).is_some_and(|last| generation <= last.generation)
+            || self
+                .owned
+                .get(&flow)
+                .is_some_and(|owned| owned.reclaim.is_none() || generation <= owned.generation);
+        let place = self.place_of(flow.service()).and_then(|place| Site::new(place, self.settings.mac));
+        let Some(place) = place.filter(|_| !is_old) else { return };
+        if let Some(own) = self.sources.get(&flow) {
+            // Only the flow's owner is relayed: the target of our move has come to own the flow.
+            let is_moved = own.state().is_some() && source != self.settings.id;
+            if !is_moved {
+                return;
+            }
+            self.handle_outcome(now, flow, Some(source::Outcome::Moved));
+        }
+        let is_new = self.targets.get(&flow).is_none_or(|(_, target)| target.generation() < generation);
+        if is_new && !self.has_room(&flow) {
+            self.request(now, Request::Prepared { flow, asked: generation, import: Import::Refused });
+            return;
+        }
+        if is_new {
+            self.forget_requests(&flow);
+            let (times, mut held) = self.parts_of_move();
+            if let Some((_, earlier)) = self.targets.remove(&flow) {
+                held = earlier.held;
+            }
+            let target = Target::new(now, flow, generation, place, (times, held));
+            self.targets.insert(flow, (source, target));
+        }
+        let prepared = self.targets.get_mut(&flow).filter(|(_, target)| target.generation() == generation);
+        if let Some(prepared) = prepared.map(|(_, target)| target.prepared(now)) {
+            self.request(now, prepared);
+        }
+    }
+
+    /// Whether this server can take part in another move of this flow.
+    fn has_room(&self, flow: &Flow) -> bool {
+        let coming = self.targets.len();
+        let has_place = self.owned.contains_key(flow)
+            || usize::try_from(self.free_places).is_ok_and(|free_places| coming < free_places);
+        self.targets.contains_key(flow) || has_place && coming < self.settings.limits.moves_max
+    }
+
+    /// The target of a move is ready, or refuses.
+    fn handle_prepared(&mut self, now: Time, flow: Flow, generation: u64, import: Import) {
+        if let Some(source) = self.sources.get_mut(&flow) {
+            let outcome = source.handle_prepared(now, generation, import);
+            return self.handle_outcome(now, flow, outcome);
+        }
+        // A move that this server has given up: otherwise the client's packets would go to the target until its lifetime
+        // ends.
+        let is_new = self.owned.get(&flow).is_none_or(|owned| generation > owned.generation);
+        let Import::Ready(target) = import else { return };
+        if is_new && !self.targets.contains_key(&flow) && !self.lent.contains(&flow) {
+            let to = Destination { generation, target };
+            let source = Source::settle(now, flow, to, self.parts_of_move());
+            self.begin(flow, source);
+        }
+    }
+}

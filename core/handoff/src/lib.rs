@@ -1,0 +1,39 @@
+//! A server's part in moves of live TCP connections, without I/O: datagrams of the switch and of other servers and the
+//! time go in; datagrams and [`Event`]s come out. Prism §4.2 and Capybara §3.3 have the idea, docs/moves.md the protocol.
+//!
+//! - `agent`: all of a server's flows: [`Agent`] has the verbs
+//! - `membership`: hello, heartbeats, and when a server must be mute; `sequences`: the numbers of its messages
+//! - `migration`: one move, as its source and as its target see it
+//! - `transfer`: a connection's state in numbered parts; `peers`: datagrams of other servers
+//! - `buffer`: frames that arrive before the connection does; `forward`: frames that arrived at the wrong server
+//! - `lent`: connections of the original owner that other servers have
+//! - `budget`, `recent`: bounds of memory and of tables
+#![no_std]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
+
+extern crate alloc;
+
+mod agent;
+mod budget;
+mod buffer;
+mod event;
+mod forward;
+mod lent;
+mod membership;
+mod migration;
+mod peers;
+mod recent;
+mod sequences;
+mod settings;
+#[cfg(test)]
+mod test_flow;
+mod transfer;
+
+pub use agent::{Agent, Counters};
+pub use event::{Cause, Event, MoveError, MoveResult, Sorted, Transmit};
+pub use migration::MoveTimes;
+pub use settings::{Limits, Peer, Service, Settings};

@@ -1,0 +1,80 @@
+//! A map from flows with a bound: a new entry displaces the oldest one.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use spillway_wire::switch::Flow;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Recent<V> {
+    /// Each entry with the number under which it is queued in `order`.
+    entries: BTreeMap<Flow, (u64, V)>,
+    /// Oldest first. Some places are left over from removed entries.
+    order: VecDeque<(u64, Flow)>,
+    entries_max: usize,
+    inserted: u64,
+}
+
+impl<V> Recent<V> {
+    pub(crate) fn new(entries_max: usize) -> Recent<V> {
+        Recent { entries: BTreeMap::new(), order: VecDeque::new(), entries_max, inserted: 0 }
+    }
+
+    /// Adds an entry, or replaces it; it is the newest then.
+    pub(crate) fn insert(&mut self, flow: Flow, value: V) {
+        self.inserted += 1;
+        self.entries.insert(flow, (self.inserted, value));
+        self.order.push_back((self.inserted, flow));
+        while self.entries.len() > self.entries_max || self.order.len() > 2 * self.entries_max {
+            let Some((number, oldest)) = self.order.pop_front() else { return };
+            if self.entries.get(&oldest).is_some_and(|(queued, _)| *queued == number) {
+                self.entries.remove(&oldest);
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, flow: &Flow) -> Option<&V> {
+        self.entries.get(flow).map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, flow: &Flow) -> Option<&mut V> {
+        self.entries.get_mut(flow).map(|(_, value)| value)
+    }
+
+    pub(crate) fn remove(&mut self, flow: &Flow) {
+        self.entries.remove(flow);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_flow::flow;
+
+    #[test]
+    fn the_oldest_entry_is_displaced() {
+        let mut recent = Recent::new(3);
+        for port in [9, 1, 5] {
+            recent.insert(flow(port), port);
+        }
+        recent.insert(flow(9), 90);
+        recent.insert(flow(7), 7);
+        assert_eq!(recent.get(&flow(1)), None, "flow 1 is the oldest; flow 9 was inserted again");
+        assert_eq!((recent.get(&flow(9)), recent.get(&flow(5)), recent.len()), (Some(&90), Some(&5), 3));
+    }
+
+    #[test]
+    fn removed_entries_leave_no_places_behind() {
+        let mut recent = Recent::new(2);
+        for round in 0..100 {
+            recent.insert(flow(1), round);
+            recent.remove(&flow(1));
+        }
+        recent.insert(flow(2), 2);
+        assert!(recent.order.len() <= 4 && recent.get(&flow(2)).is_some());
+    }
+}

@@ -1,0 +1,5 @@
+//! Agents of servers behind the switch of core/rules.
+
+mod membership;
+mod moves;
+mod rack;

@@ -1,0 +1,75 @@
+//! Owners that are cut off, and a switch that loses its entries.
+
+use std::sync::Arc;
+
+use crate::rack::{Rack, flow};
+use spillway_handoff::{Cause, Event, Sorted};
+use spillway_wire::switch::ServerId;
+
+const STATE: &[u8] = b"state";
+
+#[test]
+fn an_owner_that_is_cut_off_is_mute_before_it_loses_its_flows() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.cut(2);
+    rack.advance(450);
+    assert!(rack.may_transmit(2));
+    rack.advance(100);
+    assert!(!rack.may_transmit(2), "half of the timeout has passed");
+    assert_eq!(rack.client_sends(1).0, 2, "the switch still waits for the owner");
+    rack.advance(600);
+    assert_eq!(rack.client_sends(2).0, 1);
+    rack.no_losses();
+    rack.advance(100);
+    assert_eq!(rack.events(2), [Event::Drop { flow: flow(), cause: Cause::Silence }]);
+}
+
+#[test]
+fn an_owner_takes_its_flow_back_after_the_switch_has_lost_all_entries() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.advance(200);
+    rack.restart_switch();
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Dropped), "the packet is stray");
+    rack.advance(300);
+    assert_eq!(rack.client_reaches(2), (2, Sorted::Stack));
+    assert_eq!(rack.agent(2).counters().reclaimed, 1);
+    assert!(rack.may_transmit(2));
+}
+
+#[test]
+fn a_move_that_the_restart_of_the_switch_interrupts_is_given_up_by_both_ends() {
+    let mut rack = Rack::new();
+    let generation = rack.export(1, 2, STATE);
+    rack.restart_switch();
+    let now = rack.now;
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.advance(300);
+    assert!(rack.events(1).contains(&Event::Gone { flow: flow(), cause: Cause::Restart }));
+    assert!(rack.events(2).iter().any(|event| matches!(event, Event::Gone { .. })));
+    assert!(![1, 2].into_iter().any(|server| rack.agent(server).may_continue(&flow())));
+}
+
+#[test]
+fn the_entry_ends_after_the_connection() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    let now = rack.now;
+    rack.agent(2).connection_ended(now, flow());
+    rack.advance(900);
+    assert!(rack.entry().is_some(), "last segments may have to be repeated");
+    rack.advance(200);
+    assert!(rack.entry().is_none());
+}
+
+#[test]
+fn a_server_without_an_answered_heartbeat_begins_no_move() {
+    let mut rack = Rack::new();
+    rack.cut(1);
+    rack.advance(600);
+    let now = rack.now;
+    assert!(rack.agent(1).request_move(now, flow(), Some(ServerId(2))).is_err());
+    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    assert_eq!(rack.events(1), [], "answers to events that never were change nothing");
+}

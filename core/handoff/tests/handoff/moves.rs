@@ -1,0 +1,290 @@
+//! Moves between servers behind the switch of core/rules: what is lost, late, repeated or of an earlier run.
+
+use std::sync::Arc;
+
+use crate::rack::{Rack, flow, segment_at};
+use spillway_handoff::{Cause, Event, Limits, MoveError, MoveResult, Sorted};
+use spillway_rules::FlowState;
+use spillway_wire::handoff::Reason;
+use spillway_wire::switch::{Kind, ServerId, View};
+
+const STATE: &[u8] = b"the state of a connection";
+
+fn import(state: &[u8], frames: Vec<Vec<u8>>, is_return: bool) -> Event {
+    Event::Import { flow: flow(), state: Arc::from(state), frames, is_return }
+}
+
+fn is_kind(payload: &[u8], kind: Kind) -> bool {
+    payload.try_into().is_ok_and(|bytes: &[u8; 128]| View::of(&bytes[..]).is_ok_and(|v| v.kind() == Ok(kind)))
+}
+
+fn owner(rack: &Rack) -> (FlowState, ServerId) {
+    let entry = rack.entry().expect("the flow has an entry");
+    (entry.state, entry.owner.server)
+}
+
+#[test]
+fn a_connection_moves_with_its_early_and_its_late_packets() {
+    let mut rack = Rack::new();
+    let (_, late) = rack.client_sends(1);
+    rack.prepare(1, 2);
+    assert_eq!(rack.client_reaches(2), (2, Sorted::Held));
+    assert_eq!(rack.sort(1, &segment_at(1, 0)), Sorted::Stack, "before the export the connection is here");
+    let now = rack.now;
+    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    assert_eq!(rack.sort(1, &late), Sorted::Forwarded);
+    rack.deliver();
+    let generation = rack.entry().unwrap().generation;
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.deliver();
+    let events = rack.events(2);
+    assert_eq!(events[1..], [import(STATE, vec![segment_at(2, 2), segment_at(2, 1)], false)]);
+    assert!(rack.may_transmit(2) && !rack.agent(1).may_continue(&flow()));
+    assert_eq!((owner(&rack), rack.client_reaches(3)), ((FlowState::Owned, ServerId(2)), (2, Sorted::Stack)));
+    // A packet that is later still reaches the connection, which is at the target now.
+    assert_eq!(rack.sort(1, &segment_at(1, 4)), Sorted::Forwarded);
+    rack.deliver();
+    assert_eq!(rack.events(2), [Event::Deliver { frames: vec![segment_at(2, 4)] }]);
+    rack.advance(100);
+    assert_eq!(rack.sort(1, &segment_at(1, 5)), Sorted::Dropped, "100 ms after the export");
+}
+
+#[test]
+fn a_large_state_arrives_although_every_third_datagram_is_lost_and_all_are_repeated() {
+    let mut rack = Rack::new();
+    let state: Vec<u8> = (0..300_000).map(|at| (at % 249) as u8).collect();
+    rack.prepare(1, 2);
+    let mut sent = 0;
+    rack.is_lost = Box::new(move |_, to, _| {
+        sent += u32::from(to.is_some());
+        to.is_some() && sent % 3 == 0
+    });
+    rack.copies = 2;
+    let now = rack.now;
+    rack.agent(1).exported(now, flow(), Arc::from(&state[..]));
+    rack.advance(25);
+    let events = rack.events(2);
+    let [Event::Check { generation, state: arrived, .. }] = &events[..] else { panic!("{}", events.len()) };
+    assert_eq!(**arrived, *state);
+    let now = rack.now;
+    rack.agent(2).checked(now, flow(), *generation, Ok(()));
+    rack.advance(50);
+    assert_eq!(rack.events(2), [import(&state, Vec::new(), false)], "one import");
+    assert_eq!(rack.events(1), []);
+    assert!(!rack.agent(1).may_continue(&flow()));
+}
+
+#[test]
+fn a_connection_moves_on_and_back() {
+    let mut rack = Rack::new();
+    for (from, to) in [(1, 2), (2, 3), (3, 1), (1, 3)] {
+        assert_eq!(rack.complete(from, to, STATE), [import(STATE, Vec::new(), false)]);
+        assert_eq!(owner(&rack), (FlowState::Owned, ServerId(to)));
+        assert_eq!(rack.client_reaches(u32::from(to)), (to, Sorted::Stack));
+    }
+}
+
+#[test]
+fn a_refused_state_comes_back_with_the_packets_that_the_target_held() {
+    let mut rack = Rack::new();
+    let generation = rack.export(1, 2, STATE);
+    assert_eq!(rack.client_reaches(7), (2, Sorted::Held));
+    let now = rack.now;
+    rack.agent(2).checked(now, flow(), generation, Err(Reason::TooLarge));
+    // *own* of the source is on its way, and the switch still sends packets to the target.
+    assert_eq!(rack.client_reaches(8), (2, Sorted::Forwarded));
+    rack.is_lost = Box::new(|from, to, _| from == 1 && to.is_none());
+    rack.deliver();
+    rack.no_losses();
+    rack.advance(20);
+    let events: Vec<Event> = std::iter::from_fn(|| rack.agent(1).poll_event()).collect();
+    let ended = Event::Ended { flow: flow(), result: MoveResult::Returned(Some(Reason::TooLarge)) };
+    assert_eq!(events, [import(STATE, vec![segment_at(1, 7), segment_at(1, 8)], true), ended]);
+    assert_eq!(rack.events(2), [Event::Gone { flow: flow(), cause: Cause::Doubt }]);
+    assert_eq!(rack.client_reaches(9), (1, Sorted::Stack));
+}
+
+#[test]
+fn a_target_without_a_state_for_100_ms_gives_the_flow_back() {
+    let mut rack = Rack::new();
+    rack.prepare(1, 2);
+    assert_eq!(rack.client_reaches(7), (2, Sorted::Held));
+    rack.advance(101);
+    assert_eq!(rack.events(2), [Event::Gone { flow: flow(), cause: Cause::Doubt }]);
+    assert_eq!(rack.events(1), [Event::Deliver { frames: vec![segment_at(1, 7)] }], "not exported yet");
+    let now = rack.now;
+    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.deliver();
+    assert_eq!(rack.events(1), [import(STATE, Vec::new(), true)]);
+    assert_eq!(rack.client_reaches(8), (1, Sorted::Stack));
+}
+
+#[test]
+fn a_source_takes_the_connection_back_from_a_target_that_stops() {
+    let mut rack = Rack::new();
+    rack.export(1, 2, STATE);
+    rack.cut(2);
+    rack.advance(50);
+    assert_eq!(rack.events(1), [import(STATE, Vec::new(), true)]);
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Stack));
+    // The target comes back: its *own* is stale.
+    rack.no_losses();
+    let (now, generation) = (rack.now, rack.entry().unwrap().generation);
+    rack.agent(2).checked(now, flow(), generation - 1, Ok(()));
+    rack.advance(150);
+    assert_eq!(rack.events(2), [Event::Gone { flow: flow(), cause: Cause::Doubt }]);
+    assert!(!rack.may_transmit(2) && rack.may_transmit(1));
+}
+
+#[test]
+fn a_source_whose_prepare_is_not_answered_keeps_the_connection() {
+    let mut rack = Rack::new();
+    rack.is_answer_lost = Box::new(|to, payload| to == 1 && is_kind(payload, Kind::Prepared));
+    let now = rack.now;
+    rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
+    rack.deliver();
+    assert_eq!(rack.entry().map(|entry| entry.state), Some(FlowState::Held));
+    assert_eq!(rack.client_reaches(7), (2, Sorted::Held));
+    rack.advance(60);
+    assert_eq!(owner(&rack), (FlowState::Owned, ServerId(1)));
+    assert_eq!(rack.agent(1).poll_event(), Some(Event::Ended { flow: flow(), result: MoveResult::Kept }));
+    rack.no_losses();
+    rack.advance(150);
+    assert_eq!(rack.client_reaches(8), (1, Sorted::Stack));
+}
+
+#[test]
+fn a_late_prepared_changes_nothing() {
+    let mut rack = Rack::new();
+    rack.prepare(1, 2);
+    let now = rack.now;
+    rack.agent(1).not_exported(now, flow());
+    rack.deliver();
+    let before = rack.entry();
+    rack.advance(300);
+    assert_eq!(owner(&rack), (FlowState::Owned, ServerId(1)));
+    assert_eq!(rack.entry().map(|entry| entry.generation), before.map(|entry| entry.generation));
+    assert!(rack.may_transmit(1));
+}
+
+#[test]
+fn a_source_that_does_not_hear_accepted_learns_from_the_entry_that_the_target_owns_the_flow() {
+    let mut rack = Rack::new();
+    let generation = rack.export(1, 2, STATE);
+    rack.is_lost = Box::new(|from, to, _| from == 2 && to == Some(1));
+    let now = rack.now;
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.deliver();
+    assert!(rack.agent(1).may_continue(&flow()), "the source keeps the state until it knows");
+    rack.advance(60);
+    assert!(!rack.agent(1).may_continue(&flow()));
+    assert_eq!((rack.events(1), owner(&rack)), (vec![], (FlowState::Owned, ServerId(2))));
+}
+
+#[test]
+fn a_target_whose_own_is_not_answered_asks_again_and_imports_once() {
+    let mut rack = Rack::new();
+    let generation = rack.export(1, 2, STATE);
+    rack.is_answer_lost = Box::new(|to, payload| to == 2 && is_kind(payload, Kind::Own));
+    let now = rack.now;
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.advance(20);
+    assert_eq!((rack.events(2), rack.may_transmit(2)), (vec![], false), "not confirmed");
+    rack.no_losses();
+    rack.advance(40);
+    assert_eq!(rack.events(2), [import(STATE, Vec::new(), false)]);
+}
+
+#[test]
+fn a_repeated_prepare_leaves_a_move_alone() {
+    let mut rack = Rack::new();
+    rack.is_answer_lost = {
+        let mut lost = 2;
+        Box::new(move |to, payload| {
+            let is_lost = to == 1 && is_kind(payload, Kind::Prepared) && lost > 0;
+            lost -= i32::from(is_lost);
+            is_lost
+        })
+    };
+    let now = rack.now;
+    rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
+    rack.deliver();
+    assert_eq!(rack.client_reaches(7), (2, Sorted::Held));
+    let generation = rack.entry().unwrap().generation;
+    rack.advance(4);
+    assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
+    assert_eq!(rack.entry().unwrap().generation, generation);
+    let now = rack.now;
+    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.deliver();
+    rack.events(2);
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.deliver();
+    assert_eq!(rack.events(2), [import(STATE, vec![segment_at(2, 7)], false)], "the held packet is there");
+}
+
+#[test]
+fn messages_of_an_earlier_move_or_run_that_arrive_again_change_nothing() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.complete(2, 1, STATE);
+    let earlier = std::mem::take(&mut rack.seen);
+    let entry = rack.entry();
+    for (to, payload) in &earlier {
+        rack.receive(*to, payload);
+    }
+    rack.deliver();
+    rack.restart_server(2);
+    rack.advance(100);
+    rack.events(1);
+    for (to, payload) in &earlier {
+        rack.receive(*to, payload);
+    }
+    rack.deliver();
+    assert_eq!([1, 2].map(|server| rack.events(server)), [vec![], vec![]]);
+    assert_eq!(rack.entry().map(|entry| entry.generation), entry.map(|entry| entry.generation));
+}
+
+#[test]
+fn a_source_takes_the_connection_back_from_a_target_that_restarts() {
+    let mut rack = Rack::new();
+    rack.export(1, 2, STATE);
+    rack.restart_server(2);
+    rack.advance(100);
+    assert_eq!(rack.events(1), [import(STATE, Vec::new(), true)]);
+    assert_eq!(rack.events(2), []);
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Stack));
+}
+
+#[test]
+fn of_two_sources_only_the_owner_moves_the_flow() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    let now = rack.now;
+    let not_owned = Err(MoveError::NotOwned);
+    assert_eq!(rack.agent(3).request_move(now, flow(), Some(ServerId(1))), not_owned);
+    // The original owner asks the switch, which refuses.
+    rack.agent(1).request_move(now, flow(), Some(ServerId(3))).unwrap();
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::Drop { flow: flow(), cause: Cause::Foreign }]);
+    assert_eq!(owner(&rack), (FlowState::Owned, ServerId(2)));
+    rack.export(2, 3, STATE);
+    assert_eq!(rack.agent(2).request_move(now, flow(), None), Err(MoveError::Moving));
+}
+
+#[test]
+fn moves_and_their_memory_are_bounded() {
+    let mut rack = Rack::with_limits(Limits { moves_max: 0, ..Limits::default() });
+    let now = rack.now;
+    assert_eq!(rack.agent(1).request_move(now, flow(), None), Err(MoveError::TooMany));
+    let mut rack = Rack::with_limits(Limits { state_bytes_max: 10, held_bytes_max: 60, ..Limits::default() });
+    rack.prepare(1, 2);
+    assert_eq!(rack.client_reaches(1), (2, Sorted::Held), "58 bytes");
+    assert_eq!(rack.client_reaches(2), (2, Sorted::Dropped));
+    let now = rack.now;
+    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.deliver();
+    let events: Vec<Event> = std::iter::from_fn(|| rack.agent(1).poll_event()).collect();
+    let ended = Event::Ended { flow: flow(), result: MoveResult::Returned(Some(Reason::NoRoom)) };
+    assert!(events.contains(&ended), "{events:?}");
+}

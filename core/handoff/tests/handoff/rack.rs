@@ -1,0 +1,363 @@
+//! Servers behind the switch of core/rules, in virtual time, with a path for each datagram that a test may cut.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_auth::{Key, SwitchKey};
+use spillway_handoff::{Agent, Event, Limits, MoveTimes, Peer, Service, Settings, Sorted, Transmit};
+use spillway_rules::config::{Config, Place, Port, PortId, Server, ServiceId, Services, Station};
+use spillway_rules::{Action, Address, FlowView, Switch};
+use spillway_transport::Time;
+use spillway_wire::handoff::Run;
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::{checksum, ipv4, tcp, udp};
+use spillway_wire::switch::{Flow, ServerId};
+
+pub const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
+const CONTROL: &str = "10.0.255.254:7300";
+const CLIENT_PORT: u8 = 9;
+const SERVICE: ServiceId = ServiceId(1);
+
+type Losses = Box<dyn FnMut(u8, Option<u8>, &[u8]) -> bool>;
+type AnswerLosses = Box<dyn FnMut(u8, &[u8]) -> bool>;
+
+/// Servers 1 to 3 of one service. Server 1 is the original owner.
+pub struct Rack {
+    pub now: Time,
+    pub switch: Switch,
+    agents: Vec<Agent>,
+    epoch: u64,
+    /// Decides which datagrams are lost: sender, receiver (`None`: the switch), and payload.
+    pub is_lost: Losses,
+    /// Decides which answers and relayed messages of the switch are lost.
+    pub is_answer_lost: AnswerLosses,
+    /// Each datagram between servers arrives this often.
+    pub copies: usize,
+    /// Delivered datagrams between servers: receiver and payload.
+    pub seen: Vec<(u8, Vec<u8>)>,
+}
+
+fn end(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+pub fn client() -> SocketAddr {
+    end("10.0.0.2:40000")
+}
+
+pub fn flow() -> Flow {
+    Flow::new(client().into(), end("10.0.0.1:80").into()).unwrap()
+}
+
+pub fn place(server: u8) -> SocketAddr {
+    if server == 1 { end("10.0.0.1:80") } else { SocketAddr::from(([10, 0, 1, server], 8080)) }
+}
+
+fn mac(server: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, server])
+}
+
+fn port(number: u8) -> PortId {
+    PortId::new(number).unwrap()
+}
+
+fn key(server: u8) -> SwitchKey {
+    SwitchKey::from_bytes([server; 16])
+}
+
+fn config() -> Config {
+    let may_own: Services = [SERVICE].into_iter().collect();
+    let port_of = |number, is_server| Port {
+        id: port(number),
+        mac: Mac([2, 1, 0, 0, 0, number]),
+        is_server,
+        may_own: if is_server { may_own } else { Services::NONE },
+    };
+    let at = |number: u8| Place {
+        at: place(number).into(),
+        service: place(1).into(),
+        number: SERVICE,
+        server: ServerId(number),
+    };
+    Config {
+        ports: (1..=3).map(|number| port_of(number, true)).chain([port_of(CLIENT_PORT, false)]).collect(),
+        stations: [1, 2, 3, CLIENT_PORT].map(|n| Station { mac: mac(n), port: port(n) }).into(),
+        prefixes: Vec::new(),
+        own_addresses: vec![Address::from(end(CONTROL).ip())],
+        control: vec![end(CONTROL).into()],
+        daemon_key: SwitchKey::from_bytes([0xda; 16]),
+        servers: (1..=3)
+            .map(|number| Server {
+                id: ServerId(number),
+                key: key(number),
+                address: Address::from(place(number).ip()),
+                mac: mac(number),
+                port: port(number),
+            })
+            .collect(),
+        places: (1..=3).map(at).collect(),
+        owner_timeout: OWNER_TIMEOUT,
+        flows_max: 16,
+    }
+}
+
+fn agent(now: Time, server: u8, run: u64, limits: Limits) -> Agent {
+    let original = ServerId(1);
+    let mut agent = Agent::new(
+        now,
+        Settings {
+            id: ServerId(server),
+            key: key(server),
+            peers_key: Key::from_secret([5; 32]),
+            run: Run::new(run).unwrap(),
+            mac: mac(server),
+            services: vec![Service { endpoint: place(1).into(), place: place(server).into(), original }],
+            peers: (1..=3).map(|id| Peer { id: ServerId(id), mac: mac(id) }).collect(),
+            heartbeat: Duration::from_millis(10),
+            owner_timeout: OWNER_TIMEOUT,
+            times: MoveTimes::default(),
+            time_wait: Duration::from_secs(1),
+            limits,
+        },
+    );
+    agent.set_load(0, 10);
+    agent
+}
+
+impl Rack {
+    pub fn new() -> Rack {
+        Rack::with_limits(Limits::default())
+    }
+
+    pub fn with_limits(limits: Limits) -> Rack {
+        let now = Time(1_000_000_000);
+        let mut rack = Rack {
+            now,
+            switch: Switch::new(config(), 7_000).unwrap(),
+            agents: (1..=3).map(|server| agent(now, server, u64::from(server), limits)).collect(),
+            epoch: 7_000,
+            is_lost: Box::new(|_, _, _| false),
+            is_answer_lost: Box::new(|_, _| false),
+            copies: 1,
+            seen: Vec::new(),
+        };
+        rack.advance(200);
+        rack
+    }
+
+    pub fn agent(&mut self, server: u8) -> &mut Agent {
+        &mut self.agents[usize::from(server) - 1]
+    }
+
+    /// The server process begins anew.
+    pub fn restart_server(&mut self, server: u8) {
+        *self.agent(server) = agent(self.now, server, 100 + u64::from(server), Limits::default());
+    }
+
+    /// The switch loses all entries.
+    pub fn restart_switch(&mut self) {
+        self.epoch += 1_000;
+        self.switch = Switch::new(config(), self.epoch).unwrap();
+    }
+
+    pub fn no_losses(&mut self) {
+        self.is_lost = Box::new(|_, _, _| false);
+        self.is_answer_lost = Box::new(|_, _| false);
+    }
+
+    pub fn cut(&mut self, server: u8) {
+        self.is_lost = Box::new(move |from, to, _| from == server || to == Some(server));
+        self.is_answer_lost = Box::new(move |to, _| to == server);
+    }
+
+    pub fn advance(&mut self, milliseconds: u64) {
+        for _ in 0..milliseconds {
+            self.now = self.now + Duration::from_millis(1);
+            self.deliver();
+        }
+    }
+
+    /// Delivers everything that is sent now.
+    pub fn deliver(&mut self) {
+        let now = self.now;
+        for _ in 0..100_000 {
+            let mut is_quiet = true;
+            for server in 1..=3 {
+                self.agent(server).handle_timeout(now);
+                while let Some(transmit) = self.agent(server).poll_transmit(now) {
+                    is_quiet = false;
+                    self.send(server, transmit);
+                }
+            }
+            if is_quiet {
+                return;
+            }
+        }
+        panic!("the servers never stop sending");
+    }
+
+    fn send(&mut self, from: u8, transmit: Transmit) {
+        match transmit {
+            Transmit::Server { to: ServerId(to), payload } => {
+                if !(self.is_lost)(from, Some(to), &payload) {
+                    self.seen.push((to, payload.clone()));
+                    for _ in 0..self.copies {
+                        self.receive(to, &payload);
+                    }
+                }
+            }
+            Transmit::Switch(payload) => {
+                if !(self.is_lost)(from, None, &payload[..]) {
+                    let mut frame = control_frame(from, &payload[..]);
+                    let decision = self.switch.handle_frame(self.now, port(from), &mut frame);
+                    let to = match decision.action {
+                        Action::Answer => from,
+                        Action::To(port) => port.number(),
+                        _ => return,
+                    };
+                    let payload = frame[frame.len() - payload.len()..].to_vec();
+                    if !(self.is_answer_lost)(to, &payload) {
+                        self.receive(to, &payload);
+                    }
+                }
+            }
+        }
+    }
+
+    pub fn receive(&mut self, to: u8, payload: &[u8]) {
+        let now = self.now;
+        self.agent(to).handle_datagram(now, payload);
+    }
+
+    pub fn entry(&self) -> Option<FlowView> {
+        self.switch.flows().into_iter().next()
+    }
+
+    /// A client's segment with this sequence number passes the switch. Returns the server's port, and the frame there.
+    pub fn client_sends(&mut self, seq: u32) -> (u8, Vec<u8>) {
+        let mut frame = segment(seq);
+        match self.switch.handle_frame(self.now, port(CLIENT_PORT), &mut frame).action {
+            Action::To(port) => (port.number(), frame),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The client's segment arrives at the server to which the switch sends it.
+    pub fn client_reaches(&mut self, seq: u32) -> (u8, Sorted) {
+        let (server, frame) = self.client_sends(seq);
+        (server, self.sort(server, &frame))
+    }
+
+    pub fn sort(&mut self, server: u8, frame: &[u8]) -> Sorted {
+        let now = self.now;
+        self.agent(server).sort(now, (client(), place(server)), false, frame)
+    }
+
+    pub fn may_transmit(&mut self, server: u8) -> bool {
+        let now = self.now;
+        self.agent(server).may_transmit(now, (place(server), client()))
+    }
+
+    /// All events of a server, except those for logs.
+    pub fn events(&mut self, server: u8) -> Vec<Event> {
+        let agent = self.agent(server);
+        let all = std::iter::from_fn(|| agent.poll_event());
+        all.filter(|event| !matches!(event, Event::Ended { .. })).collect()
+    }
+
+    /// Server `from` prepares a move to server `to`; the switch holds the flow.
+    pub fn prepare(&mut self, from: u8, to: u8) {
+        let now = self.now;
+        self.agent(from).request_move(now, flow(), Some(ServerId(to))).unwrap();
+        self.deliver();
+        assert_eq!(self.events(from), [Event::Export { flow: flow() }]);
+    }
+
+    /// As [`prepare`](Self::prepare), and exports. Returns the generation at which the target checks the state.
+    pub fn export(&mut self, from: u8, to: u8, state: &[u8]) -> u64 {
+        self.prepare(from, to);
+        let now = self.now;
+        self.agent(from).exported(now, flow(), Arc::from(state));
+        self.deliver();
+        match &self.events(to)[..] {
+            [Event::Check { generation, state: arrived, .. }] if **arrived == *state => *generation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Moves the connection. Returns the events of the target.
+    pub fn complete(&mut self, from: u8, to: u8, state: &[u8]) -> Vec<Event> {
+        let generation = self.export(from, to, state);
+        let now = self.now;
+        assert!(to == 1 || !self.may_transmit(to), "the target transmits only as an owner");
+        self.agent(to).checked(now, flow(), generation, Ok(()));
+        self.deliver();
+        self.events(to)
+    }
+}
+
+pub fn segment_at(server: u8, seq: u32) -> Vec<u8> {
+    tcp_frame(seq, mac(server), place(server))
+}
+
+fn segment(seq: u32) -> Vec<u8> {
+    tcp_frame(seq, mac(1), place(1))
+}
+
+fn tcp_frame(seq: u32, target_mac: Mac, target: SocketAddr) -> Vec<u8> {
+    let header = tcp::Header {
+        source: client().port(),
+        target: target.port(),
+        seq,
+        flags: tcp::Flags::ACK,
+        ..tcp::Header::default()
+    };
+    let length = header.header_bytes() + 4;
+    let (mut frame, pseudo) = ip_frame((mac(CLIENT_PORT), target_mac), (client(), target), 6, length);
+    let at = frame.len() - length;
+    frame[at + header.header_bytes()..].copy_from_slice(b"data");
+    header.emit(&mut frame[at..], 4, pseudo);
+    frame
+}
+
+fn control_frame(server: u8, payload: &[u8]) -> Vec<u8> {
+    let source = SocketAddr::new(place(server).ip(), 7301);
+    let macs = (mac(server), Mac([2, 1, 0, 0, 0, server]));
+    let length = udp::HEADER_BYTES + payload.len();
+    let (mut frame, pseudo) = ip_frame(macs, (source, end(CONTROL)), 17, length);
+    let at = frame.len() - length;
+    frame[at + udp::HEADER_BYTES..].copy_from_slice(payload);
+    let header = udp::Header { source: 7301, target: 7300, payload_bytes: payload.len() as u16 };
+    header.emit(&mut frame[at..], pseudo);
+    frame
+}
+
+fn ip_frame(
+    (source_mac, target_mac): (Mac, Mac),
+    (source, target): (SocketAddr, SocketAddr),
+    protocol: u8,
+    length: usize,
+) -> (Vec<u8>, checksum::Sum) {
+    let v4 = |end: SocketAddr| match end {
+        SocketAddr::V4(end) => *end.ip(),
+        SocketAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    };
+    let at = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+    let mut frame = vec![0; at + length];
+    let header = ethernet::Header { target: target_mac, source: source_mac, kind: ethernet::KIND_IPV4 };
+    header.emit(frame.first_chunk_mut().unwrap());
+    let (source, target) = (v4(source), v4(target));
+    let ip = ipv4::Header {
+        source,
+        target,
+        protocol,
+        ttl: 64,
+        dscp_ecn: 0,
+        ident: 0,
+        dont_fragment: true,
+        payload_bytes: length as u16,
+    };
+    ip.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().unwrap());
+    (frame, checksum::pseudo_v4(source, target, protocol, length as u32))
+}
