@@ -135,9 +135,9 @@ fn a_reload_ends_the_flows_that_lose_their_place_and_says_so() {
     let mut agents = scene.agents();
     say_hello(&scene, &mut agents);
     move_rule(&scene, &mut agents, moved.stream().local_addr().unwrap());
-    scene.configure("owner_timeout = \"60s\"", "");
+    scene.configure("owner_timeout = \"50s\"", "");
     let outcome = scene.result(&["reload"]);
-    assert_eq!(outcome["changes"], json!(["switch: owner_timeout = \"60s\""]));
+    assert_eq!(outcome["changes"], json!(["switch: owner_timeout = \"50s\""]));
     assert_eq!(scene.result(&["flows"])["total"], 1);
     edit(&scene, |text| text.replace(&format!(":{PLACE_PORT}\""), ":21212\""));
     let outcome = scene.result(&["reload"]);
