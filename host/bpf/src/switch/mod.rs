@@ -24,7 +24,7 @@ use crate::{BpfError, object};
 use entries::Entries;
 use pins::Pins;
 use ports::Ports;
-use tables::Tables;
+use tables::{Senders, Tables};
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
 pub use pinned::Pinned;
@@ -202,7 +202,7 @@ impl Switch {
 
     fn start(&self, config: &Config) -> Result<(), SwitchError> {
         self.tables.start(self.epoch)?;
-        self.tables.configure(config, self.epoch)?;
+        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
         Ok(self.ports.add_daemon(LOOPBACK)?)
     }
 
@@ -217,14 +217,14 @@ impl Switch {
     }
 
     /// Changes the configuration, except `flows_max`. State and attached interfaces stay; a server that is not
-    /// configured any more, or has another key, has lost its term.
+    /// configured any more is no owner. As `spillway_rules::Switch::reload`: the daemon uses [`apply`](Self::apply).
     ///
     /// # Errors
     /// The configuration has a fault, or the system has failed. The old one stays, unless the error is
     /// [`SwitchError::Mixed`].
     pub fn configure(&mut self, config: &Config) -> Result<(), SwitchError> {
         config.check()?;
-        self.tables.configure(config, self.epoch)?;
+        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
         self.owner_timeout = config.owner_timeout;
         Ok(())
     }

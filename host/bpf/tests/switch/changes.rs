@@ -5,10 +5,9 @@ use std::path::Path;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use spillway_bpf::attached_program;
 use spillway_bpf::switch::{PinError, Pinned, PortState, Switch, SwitchError, remove};
-use spillway_rules::config::{Prefix, Services};
+use spillway_rules::config::Prefix;
 use spillway_rules::{Address, PortId};
 use spillway_transport::Time;
-use spillway_wire::switch::{Kind, Status};
 
 use super::pins::{create_interfaces, interfaces, ip, isolated, open};
 use super::scene::*;
@@ -199,32 +198,29 @@ fn a_removal_that_was_interrupted_leaves_nothing_to_adopt() {
 /// A server's key was stolen, and its thief has used up all sequence numbers: with another key they begin anew.
 #[test]
 fn another_key_begins_with_the_lowest_sequence_number() {
-    let Some(mut switch) = loaded(Switch::load_for_tests(&config(2), EPOCH)) else { return };
-    register(&switch, 2, NOW);
-    assert_eq!(ask(&switch, 1, NOW, message(Kind::Hello, 1, u64::MAX, 0)).status(), Ok(Status::Ok));
-    assert_eq!(ask(&switch, 1, NOW, message(Kind::Hello, 1, 9, 0)).status(), Ok(Status::Replayed));
-    switch.configure(&config(2)).unwrap();
-    assert_eq!(
-        ask(&switch, 1, NOW, message(Kind::Hello, 1, 9, 0)).status(),
-        Ok(Status::Replayed),
-        "nothing changed"
-    );
-    let mut other = config(2);
-    other.servers[0].key = key(99);
-    switch.configure(&other).unwrap();
-    let owners = switch.owners(NOW).unwrap();
-    assert_eq!(
-        owners.iter().map(|owner| owner.server.0).collect::<Vec<_>>(),
-        [2],
-        "only server 2 has a term"
-    );
-    switch.configure(&config(2)).unwrap();
-    assert_eq!(ask(&switch, 1, NOW, message(Kind::Hello, 1, 9, 0)).status(), Ok(Status::Ok));
-    // The same after a removal.
-    let mut without = config(2);
-    without.ports[2].may_own = Services::NONE;
-    without.servers.retain(|server| server.id.0 != 2);
-    without.places.retain(|place| place.server.0 != 2);
-    switch.configure(&without).unwrap();
-    assert!(switch.owners(NOW).unwrap().iter().all(|owner| owner.server.0 != 2));
+    isolated(|bpf| {
+        let pins = bpf.join("switch");
+        let mut switch = open(&pins, &config(2), EPOCH, &[]);
+        // The term and the highest sequence number of both servers, where `struct owner` has them.
+        let mut owner = [0; 64];
+        owner[8..16].copy_from_slice(&5_u64.to_ne_bytes());
+        owner[32..40].copy_from_slice(&u64::MAX.to_ne_bytes());
+        let owners = pinned_map(&pins, "owners");
+        for id in [1_u32, 2] {
+            owners.update(&id.to_ne_bytes(), &owner, MapFlags::LOCK).unwrap();
+        }
+        let known = |switch: &Switch| {
+            let owners = switch.owners(NOW).unwrap();
+            assert!(owners.iter().all(|owner| (owner.term, owner.highest) == (5, u64::MAX)));
+            owners.iter().map(|owner| owner.server.0).collect::<Vec<_>>()
+        };
+        switch.apply(&config(2), &interfaces(&[])).unwrap();
+        assert_eq!(known(&switch), [1, 2], "nothing has changed");
+        let mut other = config(2);
+        other.servers[0].key = key(99);
+        switch.apply(&other, &interfaces(&[])).unwrap();
+        assert_eq!(known(&switch), [2], "server 1 begins anew");
+        switch.apply(&config(1), &interfaces(&[])).unwrap();
+        assert_eq!(known(&switch), [], "server 2 is removed");
+    });
 }
