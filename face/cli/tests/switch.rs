@@ -1,6 +1,8 @@
 //! A switch process between the hosts of a client and two servers: traffic, flows, restarts, privileges. Skipped without
 //! root.
 
+#[path = "switch/changes.rs"]
+mod changes;
 #[path = "switch/datagrams.rs"]
 mod datagrams;
 #[path = "switch/scene.rs"]

@@ -1,8 +1,8 @@
 //! Requests to a switch's daemon at its admin socket, and their answers.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -10,8 +10,10 @@ use spillway_daemon::{Answers, Manager, RequestError, Rights, unknown_service};
 use spillway_metrics::Exposition;
 use tracing::{error, info};
 
+use crate::clear::{Cleared, clear};
 use crate::config::SwitchConfig;
-use crate::flows::{Cleared, Flows, Selection, clear, list};
+use crate::flows::Selection;
+use crate::list::{Cursor, page};
 use crate::metrics;
 use crate::running::Running;
 use crate::status::SwitchStatus;
@@ -30,12 +32,15 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub enum Request {
     /// Report the status: answered with a [`SwitchStatus`].
     Status {},
-    /// List flows: answered with [`Flows`].
+    /// List flows: answered with a page of [`Flows`](crate::Flows).
     Flows {
         /// The flows to list.
         selection: Selection,
-        /// Maximum number of listed flows.
+        /// Maximum number of listed flows; the daemon lists at most [`PAGE_FLOWS_MAX`](crate::PAGE_FLOWS_MAX).
         limit: usize,
+        /// The last flow of the page before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<Cursor>,
     },
     /// End the entries of flows: answered with [`Cleared`].
     ClearFlows {
@@ -58,14 +63,35 @@ pub enum Request {
 
 pub(crate) struct Control {
     running: Arc<Running>,
-    /// Locked during a reload, so that reloads do not overlap.
-    source: Mutex<SettingsSource>,
+    /// Locked during a reload, so that reloads do not overlap. `None` when the daemon ends.
+    source: Mutex<Option<SettingsSource>>,
+    /// Locked while flows are listed: one page at a time, because each needs memory, and reading the table needs time.
+    listing: Mutex<()>,
     manager: Manager,
 }
 
 impl Control {
     pub(crate) fn new(running: Arc<Running>, source: SettingsSource) -> Control {
-        Control { running, source: Mutex::new(source), manager: Manager::from_environment() }
+        let (source, listing) = (Mutex::new(Some(source)), Mutex::default());
+        Control { running, source, listing, manager: Manager::from_environment() }
+    }
+
+    /// Refuses reloads from now on. Waits for a reload that is under way, so that the tables are not left with a part of
+    /// it; at most for `patience`. Returns whether none is under way.
+    pub(crate) fn close(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        loop {
+            match self.source.try_lock() {
+                Ok(mut source) => *source = None,
+                Err(TryLockError::Poisoned(source)) => *source.into_inner() = None,
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                }
+                Err(TryLockError::WouldBlock) => return false,
+            }
+            return true;
+        }
     }
 
     pub(crate) fn manager(&self) -> &Manager {
@@ -79,6 +105,7 @@ impl Control {
     /// Reads the configuration again and applies it. On an error the previous one stays. Logs the result.
     pub(crate) fn reload(&self) -> Result<ReloadOutcome, String> {
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = source.as_mut().ok_or("the daemon is ending")?;
         self.manager.reloading();
         let outcome = source().and_then(|config| self.running.change(config));
         self.manager.ready(&self.status().summary());
@@ -98,7 +125,7 @@ impl Control {
 
     fn clear(&self, selection: &Selection) -> Result<Cleared, String> {
         let config = self.running.config();
-        let cleared = clear(self.running.tables(), self.running.messages(), &config, selection)?;
+        let cleared = clear(&self.running.requests()?, &config, selection)?;
         let Selection { service, client } = selection;
         let Cleared { cleared: ended, changed } = cleared;
         info!(
@@ -111,8 +138,9 @@ impl Control {
         Ok(cleared)
     }
 
-    fn list(&self, selection: &Selection, limit: usize) -> Result<Flows, String> {
-        list(self.running.tables(), &self.running.config(), selection, limit)
+    fn list(&self, selection: &Selection, after: Option<Cursor>, limit: usize) -> Result<String, String> {
+        let _listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        page(self.running.tables(), &self.running.config(), selection, after, limit)
     }
 }
 
@@ -130,12 +158,23 @@ impl Answers for Control {
     fn answer(&self, request: Request) -> Result<Value, String> {
         match request {
             Request::Status {} => Ok(json!(self.status())),
-            Request::Flows { selection, limit } => self.list(&selection, limit).map(|flows| json!(flows)),
+            Request::Flows { selection, limit, after } => {
+                let text = self.list(&selection, after, limit)?;
+                serde_json::from_str(&text).map_err(|error| error.to_string())
+            }
             Request::ClearFlows { selection } => self.clear(&selection).map(|cleared| json!(cleared)),
             Request::Reload {} => self.reload().map(|outcome| json!(outcome)),
             Request::Relief { service, .. } => {
                 Err(unknown_service(&service, "a switch moves flows and has no relief"))
             }
+        }
+    }
+
+    /// A page of flows is written as text: the same as a [`Value`] would need ten times the memory.
+    fn answer_text(&self, request: Request) -> Result<String, String> {
+        match request {
+            Request::Flows { selection, limit, after } => self.list(&selection, after, limit),
+            other => self.answer(other).map(|document| format!("{document:#}")),
         }
     }
 
@@ -182,8 +221,18 @@ mod tests {
         let parse = |text: &str| serde_json::from_str::<Request>(text);
         assert_eq!(parse(r#"{"command":"status"}"#).unwrap(), Request::Status {});
         let selection = Selection { service: Some("cache".into()), client: None };
-        let flows = Request::Flows { selection: selection.clone(), limit: 5 };
-        assert_eq!(parse(r#"{"command":"flows","selection":{"service":"cache"},"limit":5}"#).unwrap(), flows);
+        let first = r#"{"command":"flows","selection":{"service":"cache"},"limit":5}"#;
+        let flows = Request::Flows { selection: selection.clone(), limit: 5, after: None };
+        assert_eq!(parse(first).unwrap(), flows);
+        assert_eq!(
+            serde_json::to_string(&flows).unwrap().matches("after").count(),
+            0,
+            "an older daemon reads it"
+        );
+        let after =
+            Cursor { endpoint: "10.0.0.5:80".parse().unwrap(), client: "10.0.0.7:1".parse().unwrap() };
+        let next = Request::Flows { selection: selection.clone(), limit: 5, after: Some(after) };
+        assert_eq!(parse(&serde_json::to_string(&next).unwrap()).unwrap(), next);
         let clear = Request::ClearFlows { selection };
         assert_eq!(parse(&serde_json::to_string(&clear).unwrap()).unwrap(), clear);
         // What `spillway relief` sends to every program of a host.
@@ -204,7 +253,10 @@ mod tests {
     fn only_operators_change_anything() {
         let selection = Selection::default();
         assert_eq!(Control::needs(&Request::Status {}), Rights::Read);
-        assert_eq!(Control::needs(&Request::Flows { selection: selection.clone(), limit: 1 }), Rights::Read);
+        assert_eq!(
+            Control::needs(&Request::Flows { selection: selection.clone(), limit: 1, after: None }),
+            Rights::Read
+        );
         assert_eq!(Control::needs(&Request::ClearFlows { selection }), Rights::Operate);
         assert_eq!(Control::needs(&Request::Reload {}), Rights::Operate);
     }

@@ -8,8 +8,13 @@
 pub mod config;
 pub mod control;
 
+mod basis;
 mod change;
+mod clear;
+mod entries;
 mod flows;
+mod known;
+mod list;
 mod lock;
 mod messages;
 mod metrics;
@@ -21,8 +26,10 @@ mod status;
 mod sweep;
 mod tables;
 
+pub use clear::Cleared;
 pub use control::{SettingsSource, request_status};
-pub use flows::{Cleared, Client, FLOWS_LISTED_MAX, FlowStatus, Flows, Selection, SiteStatus};
+pub use flows::{Client, FlowStatus, Selection, SiteStatus};
+pub use list::{Cursor, Flows, PAGE_FLOWS_MAX};
 pub use metrics::METRICS;
 pub use run::{detach, run};
 pub use start_error::StartError;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 use rustix::io::Errno;
 use spillway_bpf::switch::PINS;
 
@@ -30,15 +30,50 @@ impl Lock {
     /// Another daemon has the lock, or the directory cannot be created.
     pub(crate) fn take(directory: &Path) -> Result<Lock, StartError> {
         let failed = |error: io::Error| StartError::Pins { directory: directory.to_owned(), error };
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let file = open(directory, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Lock { _directory: file }),
-            Err(Errno::WOULDBLOCK) => Err(StartError::AnotherDaemon { directory: directory.to_owned() }),
-            Err(error) => Err(failed(error.into())),
+        loop {
+            DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+            match lock(directory) {
+                // Another process has removed the directory between the two steps.
+                Err(StartError::Pins { error, .. }) if error.kind() == io::ErrorKind::NotFound => {}
+                outcome => return outcome,
+            }
         }
     }
+
+    /// Locks the directory of a switch that exists.
+    ///
+    /// # Errors
+    /// There is no such directory, or another daemon has the lock.
+    pub(crate) fn take_existing(directory: &Path) -> Result<Lock, StartError> {
+        lock(directory).map_err(|error| match error {
+            StartError::Pins { directory, error } if error.kind() == io::ErrorKind::NotFound => {
+                StartError::NoSwitch { directory }
+            }
+            error => error,
+        })
+    }
+}
+
+/// Locks a directory. An error of the kind `NotFound`: there is none, or it was removed meanwhile.
+fn lock(directory: &Path) -> Result<Lock, StartError> {
+    let failed = |error: io::Error| StartError::Pins { directory: directory.to_owned(), error };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = open(directory, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            return Err(StartError::AnotherDaemon { directory: directory.to_owned() });
+        }
+        Err(error) => return Err(failed(error.into())),
+    }
+    // The lock of a directory that was removed excludes nobody: the next process creates and locks another one.
+    let (locked, present) = (fstat(&file), stat(directory));
+    let present = present.map_err(|error| failed(error.into()))?;
+    let locked = locked.map_err(|error| failed(error.into()))?;
+    if (locked.st_dev, locked.st_ino) != (present.st_dev, present.st_ino) {
+        return Err(failed(io::ErrorKind::NotFound.into()));
+    }
+    Ok(Lock { _directory: file })
 }
 
 #[cfg(test)]
@@ -58,6 +93,38 @@ mod tests {
         drop(first);
         assert!(Lock::take(&directory).is_ok());
         std::fs::remove_dir_all(directory.parent().unwrap()).unwrap();
+    }
+
+    /// Threads take the lock, remove the directory, and release the lock, as `--detach` does. No two may have it at once.
+    #[test]
+    fn the_lock_of_a_removed_directory_is_not_taken() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let directory = std::env::temp_dir().join(format!("spillway-relock-{}/switch", std::process::id()));
+        let (holders, taken) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while taken.load(Ordering::Relaxed) < 2000 {
+                        let Ok(lock) = Lock::take(&directory) else { continue };
+                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two locks at once");
+                        taken.fetch_add(1, Ordering::Relaxed);
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                        // From here on another thread can create and lock a new directory.
+                        std::fs::remove_dir(&directory).unwrap();
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        std::fs::remove_dir_all(directory.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_switch_that_does_not_exist_is_not_created() {
+        let directory = std::env::temp_dir().join(format!("spillway-absent-{}", std::process::id()));
+        let error = Lock::take_existing(&directory).unwrap_err();
+        assert!(matches!(error, StartError::NoSwitch { .. }) && !directory.exists(), "{error}");
+        assert!(error.to_string().contains("name ="), "{error}");
     }
 
     #[test]

@@ -52,7 +52,8 @@ const ALL: [Declared<SwitchStatus>; 13] = [
     Declared::counter(
         "spillway_switch_flows_swept_total",
         NONE,
-        "Entries of ended flows that the daemon has removed; the program removes others at their next packet.",
+        "Entries of ended flows, and of flows that a reload has left without a basis, that the daemon has removed; the program \
+         removes others at their next packet.",
         |status, family| family.count(&[], status.flows.swept),
     ),
     Declared::gauge(

@@ -1,24 +1,28 @@
 //! The switch's XDP program with its tables in the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+use spillway_auth::SwitchKey;
 use spillway_bpf::Mode;
-use spillway_bpf::switch::{FlowEntry, OwnerEntry, Switch};
+use spillway_bpf::switch::{FlowEntry, OwnerEntry, Pinned, PortError, Switch, SwitchError};
 use spillway_rules::{Config, PortId, VerdictCounters};
 use spillway_transport::Time;
 use spillway_xdp::Interface;
-use tracing::{info, warn};
+use tracing::warn;
 
-use crate::config::{Port, SwitchConfig};
+use crate::config::{KnownNumbers, Port, SwitchConfig};
+use crate::known;
 use crate::tables::Tables;
 
 /// The program, pinned: it stays attached when the process ends.
 pub(crate) struct Program {
     switch: RwLock<Switch>,
+    /// Why ports could not be attached, by their numbers.
+    refusals: Mutex<BTreeMap<u8, String>>,
     epoch: u64,
     is_adopted: bool,
     flows_max: usize,
@@ -35,26 +39,54 @@ pub(crate) struct PortState {
     pub(crate) problem: Option<String>,
 }
 
+/// Why other settings were not applied.
+#[derive(Debug)]
+pub(crate) struct ChangeError {
+    pub(crate) why: String,
+    /// Whether a part of the change is in force.
+    pub(crate) is_mixed: bool,
+}
+
 impl Program {
     /// Loads the program with the tables that are pinned at `directory`, or with new ones, which are then pinned there,
-    /// and attaches it to all ports. A start that fails leaves nothing behind that was not there before.
+    /// and attaches it to all ports that can be attached. `config` gets the numbers that pinned tables have.
+    ///
+    /// A start that fails leaves pinned tables and ports as they were, except that the program may be the new one. It leaves no
+    /// new pins.
     ///
     /// # Errors
-    /// Says what failed, with the next step.
-    pub(crate) fn start(directory: &Path, config: &SwitchConfig, rules: &Config) -> Result<Program, String> {
+    /// Says what failed, with the next step. That no port can be attached is an error only without pinned tables.
+    pub(crate) fn start(
+        directory: &Path,
+        config: &mut SwitchConfig,
+        key: &SwitchKey,
+    ) -> Result<Program, String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let new_epoch = u64::try_from(now.as_nanos()).unwrap_or(0);
-        let mut switch =
-            Switch::open_or_create(directory, rules, new_epoch).map_err(|error| error.to_string())?;
-        let epoch = switch.epoch();
-        let is_adopted = epoch != new_epoch;
-        if let Err(why) = attach_all(&mut switch, config) {
-            if !is_adopted {
-                switch.remove().map_err(|error| format!("{why}; and the tables stay: {error}"))?;
-            }
-            return Err(why);
+        let pinned = Pinned::read(directory).map_err(|error| error.to_string())?;
+        if let Some(pinned) = &pinned {
+            config.keep_numbers(&known::at_start(pinned, config, index_of))?;
         }
-        let flows_max = switch.flows_max();
+        let is_adopted = pinned.is_some();
+        let rules = config.rules(key.clone());
+        let started = Switch::open_or_create(directory, &rules, new_epoch).and_then(|mut switch| {
+            let failures = switch.apply(&rules, &interfaces(config))?;
+            Ok((switch, failures))
+        });
+        let (switch, failures) = started.map_err(|error| {
+            if !is_adopted {
+                // Fails if the start was refused before there were pins.
+                let _ = spillway_bpf::switch::remove(directory);
+            }
+            error.to_string()
+        })?;
+        let refusals = refusals(failures);
+        if !is_adopted && refusals.len() == config.ports.len() {
+            switch.remove().map_err(|error| error.to_string())?;
+            let reasons: Vec<String> = refusals.into_values().collect();
+            return Err(format!("no port can be attached: {}", reasons.join("; ")));
+        }
+        let (epoch, flows_max) = (switch.epoch(), switch.flows_max());
         if flows_max != config.flows_max {
             warn!(
                 "the switch's table has room for {flows_max} flows, as before: flows_max = {} takes effect after `spillway \
@@ -62,7 +94,8 @@ impl Program {
                 config.flows_max
             );
         }
-        Ok(Program { switch: RwLock::new(switch), epoch, is_adopted, flows_max })
+        let (switch, refusals) = (RwLock::new(switch), Mutex::new(refusals));
+        Ok(Program { switch, refusals, epoch, is_adopted, flows_max })
     }
 
     /// Detaches the pinned program and removes the tables of a switch whose daemon does not run.
@@ -88,30 +121,50 @@ impl Program {
         self.flows_max
     }
 
-    /// Applies other settings, in which ports, services and servers have kept their numbers
-    /// ([`SwitchConfig::keep_numbers`]). `old_rules` and `rules`: the two settings in the form of the rules.
+    /// The numbers that `after` must keep when it replaces `before`.
     ///
     /// # Errors
-    /// The settings cannot be applied; those before are in force again, as far as the system permits.
-    pub(crate) fn change(
-        &self,
-        (before, old_rules): (&SwitchConfig, &Config),
-        (after, rules): (&SwitchConfig, &Config),
-    ) -> Result<(), String> {
-        let mut switch = self.write();
-        let applied = switch
-            .configure(rules)
-            .map_err(|error| error.to_string())
-            .and_then(|()| attach_all(&mut switch, after));
-        let Err(why) = applied else { return Ok(()) };
-        let restored = switch
-            .configure(old_rules)
-            .map_err(|error| error.to_string())
-            .and_then(|()| attach_all(&mut switch, before));
-        if let Err(error) = restored {
-            return Err(format!("{why}; and the settings before could not be restored: {error}"));
+    /// The tables cannot be read.
+    pub(crate) fn known(&self, before: &SwitchConfig, after: &SwitchConfig) -> Result<KnownNumbers, String> {
+        let ports = self.read().ports().map_err(|error| error.to_string())?;
+        let attached = ports.into_iter().filter_map(|(port, state)| match state {
+            spillway_bpf::switch::PortState::Attached { interface, .. } => Some((interface, port.number())),
+            spillway_bpf::switch::PortState::Detached => None,
+        });
+        let mut named = BTreeSet::new();
+        self.visit_flows(&mut |entry| named.extend(entry.servers()))?;
+        Ok(known::at_reload(before, after, &attached.collect(), index_of, &named))
+    }
+
+    /// Applies other settings, in which ports, services and servers have kept their numbers
+    /// ([`SwitchConfig::keep_numbers`]). `rules`: the settings in the form of the rules. A port that cannot be attached
+    /// is no error.
+    ///
+    /// # Errors
+    /// The settings cannot be applied; those before are in force, unless the error is mixed.
+    pub(crate) fn change(&self, config: &SwitchConfig, rules: &Config) -> Result<(), ChangeError> {
+        let failures = self.write().apply(rules, &interfaces(config)).map_err(|error| ChangeError {
+            is_mixed: matches!(error, SwitchError::Mixed { .. }),
+            why: error.to_string(),
+        })?;
+        *self.refusals() = refusals(failures);
+        Ok(())
+    }
+
+    /// Tries to attach the program to a port's interface. The tables must have the interface's Ethernet address.
+    pub(crate) fn attach(&self, port: &Port) {
+        let Some(number) = PortId::new(port.number) else { return };
+        let attached = self.write().attach(number, &port.interface);
+        self.note(port, attached.err().map(|error| error.to_string()));
+    }
+
+    /// Remembers why a port is not attached.
+    pub(crate) fn note(&self, port: &Port, problem: Option<String>) {
+        let mut refusals = self.refusals();
+        match problem {
+            Some(problem) => drop(refusals.insert(port.number, problem)),
+            None => drop(refusals.remove(&port.number)),
         }
-        Err(why)
     }
 
     /// The state of each port.
@@ -121,20 +174,26 @@ impl Program {
     pub(crate) fn ports(&self, ports: &[Port]) -> Result<Vec<PortState>, String> {
         let attached: BTreeMap<PortId, _> =
             self.read().ports().map_err(|error| error.to_string())?.into_iter().collect();
+        let refusals = self.refusals();
         let state = |port: &Port| {
             use spillway_bpf::switch::PortState as State;
             let state = PortId::new(port.number).and_then(|number| attached.get(&number));
+            let refusal = || {
+                let unknown = "the interface was removed, or another program has detached the switch";
+                refusals.get(&port.number).cloned().unwrap_or_else(|| unknown.to_owned())
+            };
             let (mode, problem) = match state {
                 Some(State::Attached { mode: Mode::Native, .. }) => ("native", None),
                 Some(State::Attached { mode: Mode::Generic, .. }) => ("generic", None),
-                Some(State::Detached) | None => (
-                    "",
-                    Some("the interface was removed, or another program has detached the switch".to_owned()),
-                ),
+                Some(State::Detached) | None => ("", Some(refusal())),
             };
             PortState { number: port.number, interface: port.interface.clone(), mode, problem }
         };
         Ok(ports.iter().map(state).collect())
+    }
+
+    fn refusals(&self) -> MutexGuard<'_, BTreeMap<u8, String>> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Switch> {
@@ -146,28 +205,19 @@ impl Program {
     }
 }
 
-/// Detaches ports that are not configured any more, or have another interface now, and attaches the others.
-fn attach_all(switch: &mut Switch, config: &SwitchConfig) -> Result<(), String> {
-    let mut wanted: BTreeMap<PortId, (&str, u32)> = BTreeMap::new();
-    for port in &config.ports {
-        let index = Interface::find(&port.interface).map_err(|error| error.to_string())?.index;
-        let number = PortId::new(port.number).ok_or("a port has no valid number")?;
-        wanted.insert(number, (&port.interface, index));
-    }
-    // Detach before attaching: the interface of one port may have been that of another.
-    for (number, state) in switch.ports().map_err(|error| error.to_string())? {
-        use spillway_bpf::switch::PortState as State;
-        let is_wanted = matches!(state, State::Attached { interface, .. }
-            if wanted.get(&number).is_some_and(|(_, index)| *index == interface));
-        if !is_wanted {
-            switch.detach(number).map_err(|error| error.to_string())?;
-            info!("port {number}: detached from its previous interface");
-        }
-    }
-    for (number, (interface, _)) in &wanted {
-        switch.attach(*number, interface).map_err(|error| error.to_string())?;
-    }
-    Ok(())
+/// The interfaces of the ports.
+fn interfaces(config: &SwitchConfig) -> BTreeMap<PortId, String> {
+    let ports = config.ports.iter();
+    ports.filter_map(|port| Some((PortId::new(port.number)?, port.interface.clone()))).collect()
+}
+
+/// The index of an interface, if it exists.
+fn index_of(interface: &str) -> Option<u32> {
+    Interface::find(interface).ok().map(|found| found.index)
+}
+
+fn refusals(failures: Vec<(PortId, PortError)>) -> BTreeMap<u8, String> {
+    failures.into_iter().map(|(port, error)| (port.number(), error.to_string())).collect()
 }
 
 /// Warns of ports on which the program runs in generic mode: behind the driver, not in it.

@@ -20,6 +20,9 @@ use crate::program::Program;
 use crate::running::Running;
 use crate::start_error::StartError;
 
+/// How long the end waits for a reload: less than `TimeoutStopSec` of the unit.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(8);
+
 /// Runs a switch's daemon until SIGTERM; `source` reads the settings at each reload. The program stays attached when
 /// the daemon ends: it forwards and answers control messages without the daemon.
 ///
@@ -43,10 +46,10 @@ pub fn run(config: SwitchConfig, source: SettingsSource) -> Result<ExitCode, Sta
 /// interfaces belong to the kernel again.
 ///
 /// # Errors
-/// The daemon runs, or the tables cannot be removed.
+/// There is no such switch; the daemon runs; or the tables cannot be removed.
 pub fn detach(name: &str) -> Result<(), StartError> {
     let directory = pin_directory(name);
-    let _lock = Lock::take(&directory)?;
+    let _lock = Lock::take_existing(&directory)?;
     Program::remove(&directory).map_err(StartError::Program)
 }
 
@@ -62,14 +65,17 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(config: SwitchConfig, source: SettingsSource, main: &MainThread) -> Result<Daemon, StartError> {
+    fn start(
+        mut config: SwitchConfig,
+        source: SettingsSource,
+        main: &MainThread,
+    ) -> Result<Daemon, StartError> {
         let directory = pin_directory(&config.name);
         let lock = Lock::take(&directory)?;
         let ports = ControlPorts::bind(Some(&config.socket), config.admin_group.as_ref(), config.metrics)
             .map_err(StartError::Port)?;
         let key = fresh_key().map_err(StartError::Host)?;
-        let rules = config.rules(key.clone());
-        let program = Program::start(&directory, &config, &rules).map_err(StartError::Program)?;
+        let program = Program::start(&directory, &mut config, &key).map_err(StartError::Program)?;
         let messages = Messages::new(key, program.epoch());
         info!(
             epoch = messages.epoch(),
@@ -159,10 +165,13 @@ impl Service for Daemon {
                 error!("the thread that reads the tables has panicked");
             }
         }
+        if !self.control.close(RELOAD_PATIENCE) {
+            error!("ending during a reload: a part of it is in force until the next start");
+        }
     }
 
-    fn is_alive(&mut self, within: Duration) -> bool {
-        // The sweeper reads the tables once a second.
-        self.running.was_swept_within(within.max(Duration::from_secs(5)))
+    fn is_alive(&mut self, _within: Duration) -> bool {
+        // The sweeper reads large tables less often than the watchdog asks.
+        self.running.is_sweeping()
     }
 }

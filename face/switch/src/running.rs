@@ -8,10 +8,13 @@ use spillway_bpf::switch::OwnerEntry;
 use spillway_daemon::ThreadWatch;
 use spillway_transport::Time;
 use spillway_wire::switch::ServerId;
+use spillway_xdp::Interface;
 use tracing::{error, info, warn};
 
+use crate::basis::Basis;
 use crate::change::{ReloadOutcome, differences, keep_restart_settings};
 use crate::config::SwitchConfig;
+use crate::entries::Requests;
 use crate::messages::Messages;
 use crate::program::{PortState, Program, warn_of_generic_mode};
 use crate::status::{FlowsStatus, PortStatus, ServerStatus, ServiceStatus, SwitchStatus};
@@ -19,14 +22,21 @@ use crate::sweep::{Snapshot, sweep};
 
 /// Interval at which the daemon reads the tables and ends the entries of ended flows.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which the daemon says *hello*: the most by which the clock of silence advances from one *hello* or heartbeat
+/// to the next. Without it no server would become silent if all of them died.
+const HELLO_INTERVAL: Duration = spillway_rules::times::GAP_MAX;
 /// The pause after a turn is at least this many times the turn's duration, so that a large table is read less often.
 const SWEEP_SHARE: u32 = 10;
+/// The smallest value of [`View::age_limit`].
+const AGE_LIMIT_MIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct Running {
     program: Program,
     messages: Messages,
     config: Mutex<SwitchConfig>,
     view: Mutex<View>,
+    /// Locked during a turn and during a change: a turn judges entries by the configuration that the tables have.
+    exclusive: Mutex<()>,
     started: Instant,
     watch: ThreadWatch,
 }
@@ -37,6 +47,22 @@ struct View {
     snapshot: Snapshot,
     ports: Vec<PortState>,
     at: Option<Instant>,
+    /// Duration of the last turn.
+    took: Duration,
+    /// Why a part of a refused change is in force: restoring the settings has failed, and is tried again in each turn.
+    unrestored: Option<String>,
+}
+
+impl View {
+    /// The pause before the next turn.
+    fn pause(&self) -> Duration {
+        SWEEP_INTERVAL.max(self.took * SWEEP_SHARE)
+    }
+
+    /// The age of the figures from which on something is wrong: two pauses, at least [`AGE_LIMIT_MIN`].
+    fn age_limit(&self) -> Duration {
+        AGE_LIMIT_MIN.max(self.pause() * 2)
+    }
 }
 
 impl Running {
@@ -46,16 +72,21 @@ impl Running {
         config: SwitchConfig,
         watch: ThreadWatch,
     ) -> Running {
-        let (config, view) = (Mutex::new(config), Mutex::default());
-        Running { program, messages, config, view, started: Instant::now(), watch }
+        let (config, view, exclusive) = (Mutex::new(config), Mutex::default(), Mutex::default());
+        Running { program, messages, config, view, exclusive, started: Instant::now(), watch }
+    }
+
+    /// The daemon's requests about entries.
+    ///
+    /// # Errors
+    /// The settings have no control endpoint.
+    pub(crate) fn requests(&self) -> Result<Requests<'_, Program>, String> {
+        let control = *self.lock_config().control.first().ok_or("the switch has no control address")?;
+        Ok(Requests::new(&self.program, &self.messages, control))
     }
 
     pub(crate) fn tables(&self) -> &Program {
         &self.program
-    }
-
-    pub(crate) fn messages(&self) -> &Messages {
-        &self.messages
     }
 
     /// The settings in force.
@@ -71,21 +102,36 @@ impl Running {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies new settings. The caller makes sure that changes do not overlap.
+    fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies new settings.
     ///
     /// # Errors
     /// The settings cannot be applied. The old ones are in force again, unless restoring them failed, too: the error then
-    /// contains both causes.
+    /// contains both causes, and later turns try again.
     pub(crate) fn change(&self, mut config: SwitchConfig) -> Result<ReloadOutcome, String> {
+        let _exclusive = self.exclusive();
         let before = self.config();
         let restart = keep_restart_settings(&before, &mut config);
-        config.keep_numbers(&before)?;
+        config.keep_numbers(&self.program.known(&before, &config)?)?;
         let rules = config.rules(self.messages.key().clone());
-        let old_rules = before.rules(self.messages.key().clone());
         rules.check().map_err(|error| error.to_string())?;
-        self.program.change((&before, &old_rules), (&config, &rules))?;
-        let changes = differences(&before, &config);
+        if let Err(error) = self.program.change(&config, &rules) {
+            if error.is_mixed {
+                self.view().unrestored = Some(error.why.clone());
+            }
+            return Err(error.why);
+        }
+        self.view().unrestored = None;
+        let mut changes = differences(&before, &config);
         *self.lock_config() = config;
+        // The settings are in force, whatever happens to the entries: a later turn ends those that stay.
+        match self.turn_alone() {
+            Ok(()) => changes.extend(lost_flows(&self.view().snapshot)),
+            Err(why) => changes.push(format!("flows: entries could not be checked: {why}")),
+        }
         Ok(ReloadOutcome { changes, restart })
     }
 
@@ -93,7 +139,6 @@ impl Running {
     pub(crate) fn sweep(&self, stop: &Receiver<()>) {
         let mut problem: Option<String> = None;
         loop {
-            let began = Instant::now();
             let outcome = self.turn();
             if let Err(why) = &outcome
                 && problem.as_ref() != Some(why)
@@ -106,48 +151,106 @@ impl Running {
                 info!("the switch's tables can be read again");
             }
             problem = outcome.err();
-            let pause = SWEEP_INTERVAL.max(began.elapsed() * SWEEP_SHARE);
-            match stop.recv_timeout(pause) {
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+            let until = Instant::now() + self.view().pause();
+            while Instant::now() < until {
+                match stop.recv_timeout(HELLO_INTERVAL) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+                }
+                // A failure is that of the next turn, too, which reports it.
+                let _ = self.requests().and_then(|requests| requests.hello());
             }
         }
     }
 
-    /// Ends the entries of ended flows, and reads the tables for status and metrics.
+    /// Attaches ports that are not attached, ends and settles entries, and reads the tables for status and metrics.
     ///
     /// # Errors
     /// The tables cannot be read, or the program does not answer.
     pub(crate) fn turn(&self) -> Result<(), String> {
-        let (control, ports) = {
-            let config = self.lock_config();
-            (config.control[0], config.ports.clone())
-        };
+        let _exclusive = self.exclusive();
+        self.turn_alone()
+    }
+
+    /// As [`turn`](Self::turn). The caller holds the lock `exclusive`.
+    fn turn_alone(&self) -> Result<(), String> {
+        let began = Instant::now();
+        self.restore()?;
+        self.attach_missing()?;
+        let config = self.config();
         let ended = self.view().snapshot.ended;
-        let snapshot = sweep(&self.program, &self.messages, control, ended)?;
-        let ports = self.program.ports(&ports)?;
+        let snapshot = sweep(&self.requests()?, &Basis::of(&config), ended)?;
+        let ports = self.program.ports(&config.ports)?;
         let before = {
             let mut view = self.view();
             let before = std::mem::replace(&mut view.ports, ports.clone());
-            (view.snapshot, view.at) = (snapshot, Some(Instant::now()));
+            (view.snapshot, view.at, view.took) = (snapshot.clone(), Some(Instant::now()), began.elapsed());
             before
         };
+        lost_flows(&snapshot).iter().for_each(|line| warn!("{line}"));
         log_changes(&before, &ports);
         Ok(())
     }
 
-    /// Whether the tables were read within this time.
-    pub(crate) fn was_swept_within(&self, within: Duration) -> bool {
-        let since = self.view().at.unwrap_or(self.started);
-        since.elapsed() <= within
+    /// Writes the settings in force once more if restoring them has failed.
+    fn restore(&self) -> Result<(), String> {
+        if self.view().unrestored.is_none() {
+            return Ok(());
+        }
+        let config = self.config();
+        let rules = config.rules(self.messages.key().clone());
+        self.program.change(&config, &rules).map_err(|error| error.why)?;
+        self.view().unrestored = None;
+        info!("the settings before the refused reload are restored");
+        Ok(())
+    }
+
+    /// Tries to attach the ports on which the program does not run. An interface that is new has another Ethernet
+    /// address, which the tables need first.
+    fn attach_missing(&self) -> Result<(), String> {
+        let mut config = self.config();
+        let missing: Vec<u8> = self
+            .program
+            .ports(&config.ports)?
+            .into_iter()
+            .filter_map(|state| state.problem.map(|_| state.number))
+            .collect();
+        let mut found = Vec::new();
+        let mut has_new_address = false;
+        for port in config.ports.iter_mut().filter(|port| missing.contains(&port.number)) {
+            match Interface::find(&port.interface) {
+                Ok(interface) => {
+                    has_new_address |= port.mac != interface.mac;
+                    port.mac = interface.mac;
+                    found.push(port.clone());
+                }
+                Err(error) => self.program.note(port, Some(error.to_string())),
+            }
+        }
+        if has_new_address {
+            // Attaches the ports, too.
+            let rules = config.rules(self.messages.key().clone());
+            self.program.change(&config, &rules).map_err(|error| error.why)?;
+            *self.lock_config() = config;
+            return Ok(());
+        }
+        found.iter().for_each(|port| self.program.attach(port));
+        Ok(())
+    }
+
+    /// Whether the sweeper runs. It reads large tables less often.
+    pub(crate) fn is_sweeping(&self) -> bool {
+        let view = self.view();
+        view.at.unwrap_or(self.started).elapsed() <= view.age_limit()
     }
 
     /// The status as of the last sweep.
     pub(crate) fn status(&self) -> SwitchStatus {
         let config = self.config();
-        let (snapshot, ports, at) = {
+        let (snapshot, ports, at, age_limit, unrestored) = {
             let view = self.view();
-            (view.snapshot.clone(), view.ports.clone(), view.at)
+            let unrestored = view.unrestored.clone();
+            (view.snapshot.clone(), view.ports.clone(), view.at, view.age_limit(), unrestored)
         };
         let flows = snapshot.flows;
         SwitchStatus {
@@ -171,6 +274,8 @@ impl Running {
             },
             packets: snapshot.counters.iter().map(|(verdict, n)| (verdict.name().to_owned(), n)).collect(),
             age_ms: millis(at.unwrap_or(self.started).elapsed()),
+            age_limit_ms: millis(age_limit),
+            unrestored,
             log_lines_dropped: spillway_daemon::log_lines_dropped(),
             thread_failure: self.watch.failure().map(str::to_owned),
         }
@@ -216,9 +321,21 @@ fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &S
 }
 
 /// Whether a server is an owner and its last heartbeat is recent. The clock of silence, by which the program decides, stops
-/// when no server at all is heard; operators must see that all servers are silent.
+/// in a pause of the switch's host; operators must see that servers are silent.
 fn is_alive(owner: &OwnerEntry, now: Time, timeout: Duration) -> bool {
     owner.term != 0 && now - owner.last_heartbeat <= timeout
+}
+
+/// A line about entries that the configuration does not permit any more, if there were any.
+fn lost_flows(snapshot: &Snapshot) -> Option<String> {
+    let (ended, left) = (snapshot.not_permitted, snapshot.not_permitted_left);
+    let more = if left > 0 { format!(", {left} more follow") } else { String::new() };
+    (ended + left > 0).then(|| {
+        format!(
+            "flows: {ended} entries ended{more}: the settings do not have their service, place or server any more, or its \
+             right to own them"
+        )
+    })
 }
 
 /// Logs each port whose state has changed since the last turn: the program has stopped there, or runs again. At the
@@ -233,7 +350,7 @@ fn log_changes(before: &[PortState], after: &[PortState]) {
             (problem, Some(earlier)) if problem == earlier => {}
             (Some(problem), _) => error!(
                 port = state.interface,
-                "port {}: {problem}; a reload attaches the program again", state.interface
+                "port {}: {problem}; the daemon tries again once a second", state.interface
             ),
             (None, Some(_)) => info!(port = state.interface, "port {}: forwards again", state.interface),
             (None, None) => {}
@@ -250,6 +367,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_large_table_is_read_less_often_and_may_be_older() {
+        let view = |millis| View { took: Duration::from_millis(millis), ..View::default() };
+        let seconds = |view: View| (view.pause().as_secs_f64(), view.age_limit().as_secs_f64());
+        assert_eq!(seconds(view(0)), (1.0, 10.0));
+        assert_eq!(seconds(view(500)), (5.0, 10.0));
+        // A table of 16 million flows takes about 10 s.
+        assert_eq!(seconds(view(10_000)), (100.0, 200.0));
+    }
+
+    #[test]
     fn an_owner_is_alive_while_its_heartbeats_arrive() {
         let owner = |term, last_heartbeat| OwnerEntry {
             server: ServerId(1),
@@ -263,7 +390,7 @@ mod tests {
             clock: 0,
             highest: 1,
             window: 1,
-            // The clock of silence stands still when no server is heard.
+            // The clock of silence stands still in a pause.
             is_silent: false,
         };
         let (last, timeout) = (Time(5), Duration::from_secs(1));

@@ -21,6 +21,11 @@ pub enum StartError {
         /// The host's error.
         error: io::Error,
     },
+    /// There is no switch to detach.
+    NoSwitch {
+        /// Directory in which its pinned tables would be.
+        directory: PathBuf,
+    },
     /// The program cannot be loaded or attached.
     Program(String),
     /// The HTTP port or the admin socket cannot be bound.
@@ -42,6 +47,12 @@ impl fmt::Display for StartError {
                 f,
                 "cannot use {} for the switch's tables: {error}; it needs the BPF file system (mount -t bpf bpf \
                  /sys/fs/bpf) and permission to write there",
+                directory.display()
+            ),
+            StartError::NoSwitch { directory } => write!(
+                f,
+                "there is no switch with this name: {} does not exist; correct name = \"…\" in [switch], or there is nothing to \
+                 detach",
                 directory.display()
             ),
             StartError::Program(why) => f.write_str(why),

@@ -37,6 +37,13 @@ pub struct SwitchStatus {
     pub packets: BTreeMap<String, u64>,
     /// Time since these figures were read from the switch's tables.
     pub age_ms: u64,
+    /// The age from which on the switch is not healthy: 10 s, or two pauses of the daemon, which reads large tables less
+    /// often.
+    #[serde(default)]
+    pub age_limit_ms: u64,
+    /// Why a part of a refused reload is in force, if restoring the settings has failed.
+    #[serde(default)]
+    pub unrestored: Option<String>,
     /// Log lines dropped because writing failed or was too slow.
     pub log_lines_dropped: u64,
     /// A thread that has failed, and the reason.
@@ -153,16 +160,15 @@ impl SwitchStatus {
         if self.flows.total() >= self.flows.max {
             reasons.push(format!("the table of flows is full: {} flows; raise flows_max", self.flows.max));
         }
-        if self.age_ms > AGE_MAX_MS {
+        if self.age_ms > self.age_limit_ms {
             reasons.push(format!("the tables were not read for {} s", self.age_ms / 1000));
         }
+        let unrestored = self.unrestored.iter();
+        reasons.extend(unrestored.map(|why| format!("a part of a refused reload is in force: {why}")));
         reasons.extend(self.thread_failure.clone());
         if reasons.is_empty() { Ok(()) } else { Err(reasons.join("\n")) }
     }
 }
-
-/// Age of the figures above which the switch is not healthy. The daemon reads the tables once a second.
-const AGE_MAX_MS: u64 = 10_000;
 
 /// One line for the switch, and one for each port with a problem and each server.
 impl fmt::Display for SwitchStatus {
@@ -259,6 +265,7 @@ mod tests {
                 ("drop_not_owner".to_owned(), 2),
                 ("drop_short".to_owned(), 0),
             ]),
+            age_limit_ms: 10_000,
             ..SwitchStatus::default()
         }
     }
@@ -285,14 +292,19 @@ mod tests {
         status.ports[1].problem = Some("detached".into());
         status.flows.owned = 97;
         status.age_ms = 11_000;
+        status.unrestored = Some("injected".into());
         status.thread_failure = Some("thread sweep panicked".into());
         let reasons = status.health().unwrap_err();
         let lines: Vec<&str> = reasons.lines().collect();
-        assert_eq!(lines.len(), 4, "{reasons}");
+        assert_eq!(lines.len(), 5, "{reasons}");
         assert!(
             lines[0].starts_with("port eth1: detached") && lines[1].contains("raise flows_max"),
             "{reasons}"
         );
-        assert!(lines[2].contains("11 s") && lines[3].contains("sweep"), "{reasons}");
+        assert!(lines[2].contains("11 s") && lines[3].contains("refused reload"), "{reasons}");
+        assert!(lines[4].contains("sweep"), "{reasons}");
+        // A large table is read less often.
+        status.age_limit_ms = 200_000;
+        assert_eq!(status.health().unwrap_err().lines().count(), 4);
     }
 }

@@ -1,6 +1,6 @@
 //! What the daemon needs of the program: its tables, its clock, and a way to give it control messages.
 
-use spillway_bpf::switch::{FlowEntry, OwnerEntry};
+use spillway_bpf::switch::{FlowEntry, OwnerEntry, Site};
 use spillway_rules::VerdictCounters;
 use spillway_rules::times::Activity;
 use spillway_transport::Time;
@@ -40,12 +40,30 @@ pub(crate) fn has_ended(entry: &FlowEntry, now: Time) -> bool {
     activity.has_ended(now)
 }
 
+/// Whether an entry waits for a packet or a message to be settled: its move has ended by its deadline or with its target,
+/// or its owner is not alive, so that the flow returns. `is_alive`: whether a server is alive in the term of a site.
+pub(crate) fn is_due(entry: &FlowEntry, now: Time, is_alive: impl Fn(&Site) -> bool) -> bool {
+    let is_late = entry.deadline.is_some_and(|deadline| now >= deadline);
+    let lacks_target = entry.target.as_ref().is_some_and(|target| !is_alive(target));
+    let is_orphan = entry.owner.server != entry.original.server
+        && entry.state != FlowState::Held
+        && !is_alive(&entry.owner);
+    is_late || lacks_target || is_orphan
+}
+
+/// Whether a server is alive in the term of a site.
+pub(crate) fn is_alive(owners: &[OwnerEntry], site: &Site) -> bool {
+    let owner = owners.iter().find(|owner| owner.server == site.server);
+    owner.is_some_and(|owner| owner.term != 0 && owner.term == site.term && !owner.is_silent)
+}
+
 /// Tables in memory, for tests.
 #[cfg(test)]
 pub(crate) mod memory {
     use std::collections::BTreeMap;
     use std::net::SocketAddr;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use spillway_auth::SwitchKey;
@@ -65,22 +83,49 @@ pub(crate) mod memory {
         Time(NOW.0 - u64::try_from(time.as_nanos()).unwrap())
     }
 
-    /// A table of flows that answers *release* as the program does.
+    /// A table of flows that answers *release* and *get* as the program does.
     pub(crate) struct Memory {
         pub(crate) flows: Mutex<BTreeMap<Endpoint, FlowEntry>>,
+        /// Servers 1 and 2 in term 1.
+        pub(crate) owners: Mutex<Vec<OwnerEntry>>,
+        pub(crate) gets: AtomicUsize,
         key: SwitchKey,
+    }
+
+    fn owner(server: u8) -> OwnerEntry {
+        OwnerEntry {
+            server: ServerId(server),
+            term: 1,
+            service: None,
+            load: 0,
+            free_places: 0,
+            weight: 0,
+            control_port: 9,
+            last_heartbeat: NOW,
+            clock: 0,
+            highest: 1,
+            window: 1,
+            is_silent: false,
+        }
     }
 
     impl Memory {
         pub(crate) fn new(key: &SwitchKey) -> Memory {
-            Memory { flows: Mutex::default(), key: key.clone() }
+            let owners = Mutex::new(vec![owner(1), owner(2)]);
+            Memory { flows: Mutex::default(), owners, gets: AtomicUsize::new(0), key: key.clone() }
+        }
+
+        /// Makes a server silent.
+        pub(crate) fn silence(&self, server: u8) {
+            let mut owners = self.owners.lock().unwrap();
+            owners.iter_mut().filter(|one| one.server.0 == server).for_each(|one| one.is_silent = true);
         }
 
         /// Adds the flow of a client, owned by a server, with the last packet a second ago.
         pub(crate) fn add(&self, client: &str, server: u8, change: impl FnOnce(&mut FlowEntry)) {
             let endpoint = |text: &str| Endpoint::from(text.parse::<SocketAddr>().unwrap());
             let site = |server| Site {
-                at: endpoint(&format!("10.0.0.{}:11211", 4 + server)),
+                at: endpoint(if server == 1 { "10.0.0.5:11211" } else { "10.0.0.6:21211" }),
                 mac: Mac([2, 0, 0, 0, 0, 4 + server]),
                 server: ServerId(server),
                 term: 1,
@@ -115,6 +160,22 @@ pub(crate) mod memory {
             self.flows.lock().unwrap().keys().map(ToString::to_string).collect()
         }
 
+        fn get(&self, flow: Flow) -> (Status, FlowState) {
+            self.gets.fetch_add(1, Ordering::Relaxed);
+            let owners = self.owners.lock().unwrap();
+            let mut flows = self.flows.lock().unwrap();
+            let Some(entry) = flows.get_mut(&flow.client()) else {
+                return (Status::NoEntry, FlowState::None);
+            };
+            if is_due(entry, NOW, |site| is_alive(&owners, site)) {
+                if entry.deadline.is_none() {
+                    entry.owner = entry.original;
+                }
+                (entry.state, entry.target, entry.deadline) = (FlowState::Owned, None, None);
+            }
+            (Status::Ok, entry.state)
+        }
+
         fn release(&self, flow: Flow, generation: u64) -> Status {
             let mut flows = self.flows.lock().unwrap();
             match flows.get(&flow.client()) {
@@ -133,13 +194,20 @@ pub(crate) mod memory {
             let (head, payload) = frame.split_last_chunk::<MESSAGE_BYTES>().unwrap();
             // The program drops messages with a wrong tag.
             let Ok(message) = self.key.parse(payload) else { return Ok(None) };
-            let Body::Request(Request::Release { flow, generation }) = message.body else {
-                return Err(format!("only `release` is expected: {message:?}"));
+            let (flow, status, state) = match message.body {
+                Body::Request(Request::Release { flow, generation }) => {
+                    (flow, self.release(flow, generation), FlowState::None)
+                }
+                Body::Request(Request::Get { flow }) => {
+                    let (status, state) = self.get(flow);
+                    (flow, status, state)
+                }
+                _ => return Err(format!("only `release` and `get` are expected: {message:?}")),
             };
             let answer = Answer {
                 kind: message.kind(),
-                status: self.release(flow, generation),
-                state: FlowState::None,
+                status,
+                state,
                 generation: 0,
                 subject: Subject::Flow(flow),
                 owner: None,
@@ -158,7 +226,7 @@ pub(crate) mod memory {
         }
 
         fn owners(&self) -> Result<Vec<OwnerEntry>, String> {
-            Ok(Vec::new())
+            Ok(self.owners.lock().unwrap().clone())
         }
 
         fn counters(&self) -> Result<VerdictCounters, String> {
@@ -200,5 +268,30 @@ mod tests {
         assert!(!ended(|entry| {
             (entry.owner, entry.last_packet) = (entry.original, before_now(AFTER_RETURN / 2));
         }));
+    }
+
+    #[test]
+    fn entries_are_due_after_their_deadline_or_without_their_server() {
+        let tables = Memory::new(&spillway_auth::SwitchKey::from_bytes([1; 16]));
+        let due = |change: fn(&mut FlowEntry)| {
+            tables.add("10.0.0.7:1", 2, change);
+            let owners = tables.owners().unwrap();
+            is_due(&tables.only(), NOW, |site| is_alive(&owners, site))
+        };
+        let moving: fn(&mut FlowEntry) = |entry| {
+            (entry.state, entry.target) = (FlowState::Held, Some(entry.original));
+            entry.deadline = Some(Time(NOW.0 + 1));
+        };
+        assert!(!due(|_| ()) && !due(moving));
+        assert!(due(|entry| {
+            (entry.state, entry.target, entry.deadline) = (FlowState::Asked, Some(entry.original), Some(NOW));
+        }));
+        assert!(due(|entry| entry.owner.term = 2), "the server has another term");
+        assert!(!due(|entry| (entry.owner, entry.owner.term) = (entry.original, 2)), "returns to itself");
+        tables.silence(2);
+        assert!(due(|_| ()), "its owner is silent");
+        assert!(!due(moving), "a held flow waits for its target");
+        tables.silence(1);
+        assert!(due(moving), "the target is silent");
     }
 }

@@ -176,6 +176,13 @@ pub(crate) fn mode_of(index: u32) -> Result<Mode, BpfError> {
         .map_err(BpfError::of("cannot read the XDP program of an interface"))
 }
 
+/// The number of the XDP program at the interface with this index in the calling thread's network namespace. `None`: no
+/// program, or no such interface.
+pub(crate) fn program_at(index: u32) -> Option<u32> {
+    let found = query_index(i32::try_from(index).ok()?).ok()?;
+    (found.prog_id != 0).then_some(found.prog_id)
+}
+
 /// The index of an interface of the calling thread's network namespace.
 pub(crate) fn index_of(interface: &str) -> Result<i32, AttachError> {
     interface_index(interface)

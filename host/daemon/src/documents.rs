@@ -10,15 +10,17 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The document that answers a request line. `not_a_request` begins the error for a line that cannot be parsed.
+/// The document that answers a request line. `not_a_request` begins the error for a line that cannot be parsed. `handle`
+/// returns JSON text.
 pub fn answer<R: DeserializeOwned>(
     line: &str,
     not_a_request: &str,
-    handle: impl FnOnce(R) -> Result<Value, String>,
+    handle: impl FnOnce(R) -> Result<String, String>,
 ) -> String {
     let request = serde_json::from_str(line).map_err(|error| format!("{not_a_request}: {error}"));
     match request.and_then(handle) {
-        Ok(document) => to_text(&json!({ "ok": document })),
+        // Strings in JSON have no line ends of their own: this only indents.
+        Ok(document) => format!("{{\n  \"ok\": {}\n}}\n", document.replace('\n', "\n  ")),
         Err(why) => refusal(&why),
     }
 }
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn request_line_is_answered_with_ok_or_error() {
-        let handle = |number: u32| if number == 0 { Err("not 0".into()) } else { Ok(json!(number)) };
+        let handle = |number: u32| if number == 0 { Err("not 0".into()) } else { Ok(number.to_string()) };
         let answer_to = |line: &str| answer(line, "not a number", handle);
         assert_eq!(answer_to("7"), "{\n  \"ok\": 7\n}\n");
         assert_eq!(answer_to("0"), "{\n  \"error\": \"not 0\"\n}\n");

@@ -34,6 +34,11 @@ pub trait Answers: Send + Sync + 'static {
     /// The document that answers a request, or the reason to refuse it.
     fn answer(&self, request: Self::Request) -> Result<Value, String>;
 
+    /// As [`answer`](Self::answer), as JSON text: for answers that need too much memory as a [`Value`].
+    fn answer_text(&self, request: Self::Request) -> Result<String, String> {
+        self.answer(request).map(|document| format!("{document:#}"))
+    }
+
     /// Writes the daemon's metrics. The caller adds those of the process.
     fn metrics(&self, out: &mut Exposition);
 
@@ -112,7 +117,7 @@ impl ControlPorts {
                     if A::needs(&request) == Rights::Operate && rights == Rights::Read {
                         return Err(READ_ONLY.to_owned());
                     }
-                    answers.answer(request)
+                    answers.answer_text(request)
                 })
             };
             admin.serve(Bounds::default(), document, refusal)?;

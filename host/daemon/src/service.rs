@@ -129,7 +129,7 @@ impl MainThread {
                     manager.alive();
                 } else {
                     error!(
-                        "a network thread has not responded for {within:?} or longer: the watchdog is not reset"
+                        "the threads of this program have not all responded within {within:?}: the watchdog is not reset"
                     );
                 }
                 watchdog_at = Some(Instant::now() + interval);

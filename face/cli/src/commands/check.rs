@@ -12,7 +12,8 @@ use super::output::{self, Report};
 /// Check the configuration file of a helper or a switch
 ///
 /// Prints each problem with its line, its column and what to do. Key files are read, and host names and interfaces
-/// looked up, as the program does. The exit code is 1 when something is wrong.
+/// looked up, as the program does. The exit code is 1 when something is wrong. An interface of a switch that does not
+/// exist is only a warning.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The configuration file
@@ -61,9 +62,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     match outcome {
         Ok(Checked { shown, .. }) if args.show => output::print([shown.trim_end()]),
-        Ok(Checked { summary, result, .. }) => {
+        Ok(Checked { summary, result, warnings, .. }) => {
             let lines = vec![format!("{}: fine, {summary}", path.display())];
-            Report { lines, result, ..Report::default() }.print("check", args.json)
+            Report { lines, result, warnings, ..Report::default() }.print("check", args.json)
         }
         Err(problems) => {
             eprintln!("{problems}");
@@ -80,6 +81,7 @@ struct Checked {
     shown: String,
     summary: String,
     result: Value,
+    warnings: Vec<String>,
 }
 
 /// The program that a file is for, by its sections. A file that cannot be read is left to the helper's errors.
@@ -97,6 +99,7 @@ fn check_helper(path: &Path, args: &Args) -> Result<Checked, String> {
         summary: format!("{} services", services.len()),
         result: json!({ "file": path, "services": services, "problems": [] }),
         shown: config.to_string(),
+        warnings: Vec::new(),
     })
 }
 
@@ -111,7 +114,19 @@ fn check_switch(path: &Path, args: &Args) -> Result<Checked, String> {
             "file": path, "ports": ports, "services": services, "servers": servers, "problems": []
         }),
         shown: config.to_string(),
+        warnings: if args.without_keys { Vec::new() } else { missing(&config) },
     })
+}
+
+/// A warning and no error for each interface that does not exist: the daemon attaches it when it comes.
+fn missing(config: &spillway_switch::config::SwitchConfig) -> Vec<String> {
+    let warning = |interface: &str| {
+        format!(
+            "interface {interface} does not exist: the switch starts without this port, and attaches it when it comes; `ip \
+             link` lists the interfaces"
+        )
+    };
+    config.missing_interfaces().into_iter().map(warning).collect()
 }
 
 fn text(problems: impl Display) -> String {

@@ -6,10 +6,13 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::json;
 use spillway_switch::control::{Request, send_request};
-use spillway_switch::{Cleared, Client, FLOWS_LISTED_MAX, Flows, Selection};
+use spillway_switch::{Cleared, Client, Cursor, Flows, PAGE_FLOWS_MAX, Selection};
 
 use super::output::Report;
 use super::sockets;
+
+/// Maximum number of flows that one command lists.
+const FLOWS_LISTED_MAX: usize = 100_000;
 
 /// List or clear the flows of a switch
 ///
@@ -116,10 +119,34 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn list(args: &ListArgs) -> Report {
-    let request = Request::Flows { selection: args.selection.selection(), limit: args.limit };
-    match args.common.request::<Flows>(&request) {
+    let selection = args.selection.selection();
+    let page = |limit, after| {
+        let request = Request::Flows { selection: selection.clone(), limit, after };
+        args.common.request::<Flows>(&request)
+    };
+    match pages(args.limit, page) {
         Ok(found) => report(&found),
         Err(error) => Report::failed(error),
+    }
+}
+
+/// Collects pages until `limit` flows are listed, or the last page was read. `page`: returns the first flows after a
+/// position, at most a number of them.
+fn pages(
+    limit: usize,
+    page: impl Fn(usize, Option<Cursor>) -> Result<Flows, String>,
+) -> Result<Flows, String> {
+    let mut all = Flows::default();
+    loop {
+        let after = all.flows.last().map(Cursor::from);
+        let wanted = (limit - all.flows.len()).min(PAGE_FLOWS_MAX);
+        let next = page(wanted, after)?;
+        let is_last = next.flows.len() < wanted;
+        all.total = next.total;
+        all.flows.extend(next.flows);
+        if is_last || all.flows.len() >= limit {
+            return Ok(all);
+        }
     }
 }
 
@@ -196,6 +223,46 @@ mod tests {
         for wrong in ["flows clear", "flows clear --all --service a", "flows --service a clear --all"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn long_lists_come_in_pages() {
+        let flow = |port: usize| spillway_switch::FlowStatus {
+            client: std::net::SocketAddr::from(([10, 0, 0, 7], u16::try_from(port).unwrap())),
+            service: "cache".into(),
+            endpoint: "10.0.0.5:80".parse().unwrap(),
+            state: "owned".into(),
+            generation: 1,
+            owner: site(),
+            target: None,
+            original: site(),
+            idle_ms: 0,
+            deadline_ms: None,
+            client_fin: false,
+            owner_fin: false,
+            owner_reset: false,
+        };
+        fn site() -> spillway_switch::SiteStatus {
+            let address = "10.0.0.6:80".parse().unwrap();
+            spillway_switch::SiteStatus { server: "b".into(), id: 2, address, mac: String::new() }
+        }
+        let listed = |total: usize, limit| {
+            let requests = std::cell::Cell::new(0);
+            let page = |limit: usize, after: Option<Cursor>| {
+                requests.set(requests.get() + 1);
+                assert!(limit <= PAGE_FLOWS_MAX);
+                let first = after.map_or(0, |after| usize::from(after.client.port()) + 1);
+                let flows = (first..total).take(limit).map(flow).collect();
+                Ok(Flows { total: total as u64, flows })
+            };
+            let found = pages(limit, page).unwrap();
+            assert!(found.flows.is_sorted_by_key(|flow| flow.client));
+            (found.total, found.flows.len(), requests.get())
+        };
+        assert_eq!(listed(25_000, 100_000), (25_000, 25_000, 3));
+        assert_eq!(listed(25_000, 15_000), (25_000, 15_000, 2));
+        assert_eq!(listed(5, 1000), (5, 5, 1));
+        assert_eq!(listed(0, 1000), (0, 0, 1));
     }
 
     #[test]

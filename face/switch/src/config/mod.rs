@@ -19,6 +19,7 @@ use spillway_wire::packet::ethernet::Mac;
 
 pub use file::read_text;
 pub use network::Network;
+pub(crate) use numbers::KnownNumbers;
 pub use reference::reference;
 
 /// Settings of a switch.
@@ -60,7 +61,8 @@ pub struct Port {
     pub number: u8,
     /// Name of the interface.
     pub interface: String,
-    /// Ethernet address of the interface; zero if the file was read without the host (see [`read_file`]).
+    /// Ethernet address of the interface; zero if it does not exist, or if the file was read without the host (see
+    /// [`read_file`]).
     pub mac: Mac,
     /// Numbers of the services whose flows the port's servers may own; none for a port without servers.
     pub may_own: Vec<u8>,
@@ -151,6 +153,12 @@ impl SwitchConfig {
         self.servers.iter().find(|server| server.id == id)
     }
 
+    /// The interfaces that this host does not have, if the file was read with the host.
+    pub fn missing_interfaces(&self) -> Vec<&str> {
+        let missing = self.ports.iter().filter(|port| port.mac == Mac::ZERO);
+        missing.map(|port| port.interface.as_str()).collect()
+    }
+
     /// The interface of the port with this number; empty for an unknown number.
     pub fn interface(&self, port: u8) -> &str {
         self.ports.iter().find(|one| one.number == port).map_or("", |port| &port.interface)
@@ -158,7 +166,7 @@ impl SwitchConfig {
 }
 
 /// Reads a configuration file. If `reads_host` is true, also reads the key files that the file names and looks up its
-/// interfaces.
+/// interfaces; an interface that does not exist is no error (see [`SwitchConfig::missing_interfaces`]).
 ///
 /// # Errors
 /// All errors of the file.

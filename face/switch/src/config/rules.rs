@@ -3,8 +3,12 @@
 use spillway_auth::SwitchKey;
 use spillway_rules::config as rules;
 use spillway_rules::{Address, Config, ConfigError, Endpoint, PortId, ServerId, ServiceId};
+use spillway_wire::packet::ethernet::Mac;
 
 use super::{Port, Server, SwitchConfig};
+
+/// The Ethernet address of a port whose interface does not exist. No frame arrives there or leaves there.
+const MAC_OF_MISSING: Mac = Mac([2, 0, 0, 0, 0, 0]);
 
 impl SwitchConfig {
     /// The configuration of the rules. `daemon_key`: authenticates the daemon's own control messages.
@@ -72,7 +76,7 @@ impl SwitchConfig {
 fn rules_port(port: &Port) -> rules::Port {
     rules::Port {
         id: port_id(port.number),
-        mac: port.mac,
+        mac: if port.mac == Mac::ZERO { MAC_OF_MISSING } else { port.mac },
         is_server: !port.may_own.is_empty(),
         may_own: port.may_own.iter().map(|number| ServiceId(*number)).collect(),
     }

@@ -44,7 +44,8 @@ section! {
     /// An interface of the switch; one section for each, 2 to 63. Packets of other interfaces are not touched.
     PortSection, "[[port]]",
 
-    /// The interface's name. Its Ethernet address is read at the start and at each reload.
+    /// The interface's name. Its Ethernet address is read at the start, at each reload, and when it is attached. An interface
+    /// that does not exist is attached when it comes.
     interface: Any, "text", "required";
     /// The services whose flows the servers on this port may own: names of services, or address ranges (CIDR), which stand
     /// for the services whose endpoints they contain. Only ports with `may_own` are for servers: control messages from other
@@ -103,8 +104,7 @@ section! {
     /// Your choice: 1 to 64 letters, digits, `-`, `_` and `.`.
     name: Any, "text", "required";
     /// The server's number in control messages, 1 to 255, which its agent must be given, too. Without it the switch takes
-    /// the lowest free numbers in the order of the file, and keeps them at reloads: give numbers before you add or
-    /// remove servers while the daemon is stopped.
+    /// the lowest free numbers in the order of the file, and keeps them at reloads and restarts.
     id: Any, "number", "the lowest free one";
     /// The server's own IP address, to which the switch sends control messages.
     address: Any, "IP address", "required";

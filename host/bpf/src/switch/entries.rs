@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use spillway_rules::config::SENDERS_MAX;
 use spillway_rules::times::GAP_MAX;
 use spillway_rules::{Endpoint, FlowState, ServerId, ServiceId};
@@ -119,12 +119,7 @@ impl Entries {
     }
 
     pub(super) fn flows(&self) -> Result<impl Iterator<Item = FlowEntry> + '_, BpfError> {
-        let batches = self
-            .flows
-            .handle()
-            .lookup_batch(BATCH, MapFlags::LOCK, MapFlags::ANY)
-            .map_err(BpfError::of("cannot read the map `flows`"))?;
-        Ok(batches.filter_map(|(_, value)| flow(&value)))
+        flows_of(self.flows.handle())
     }
 
     pub(super) fn owners(&self, now: Time, timeout: Duration) -> Result<Vec<OwnerEntry>, BpfError> {
@@ -139,6 +134,19 @@ impl Entries {
         }
         Ok(owners)
     }
+}
+
+/// The entries in a table of flows, read in batches.
+pub(super) fn flows_of(flows: &MapHandle) -> Result<impl Iterator<Item = FlowEntry> + '_, BpfError> {
+    let batches = flows
+        .lookup_batch(BATCH, MapFlags::LOCK, MapFlags::ANY)
+        .map_err(BpfError::of("cannot read the map `flows`"))?;
+    Ok(batches.filter_map(|(_, value)| flow(&value)))
+}
+
+/// The service of an owner's last heartbeat, from `struct owner`.
+pub(super) fn service(value: &[u8]) -> Option<ServiceId> {
+    owner(ServerId::DAEMON, value, Duration::ZERO, Duration::ZERO)?.service
 }
 
 /// The clock of silence at a time, from `struct shared`: as `liveness_at` in `c/switch/load.h`.

@@ -2,8 +2,9 @@
 //!
 //! Numbers are in the machine's byte order; ports of TCP and UDP are in network order.
 
-use spillway_rules::config::{Place, Port};
-use spillway_rules::{Address, Endpoint};
+use spillway_auth::SwitchKey;
+use spillway_rules::config::{Place, Port, Server};
+use spillway_rules::{Address, Endpoint, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
@@ -185,6 +186,38 @@ pub(super) fn place(place: &Place, may_own_ports: u64) -> Vec<u8> {
         .u8(place.is_endpoint().into())
         .u64(may_own_ports)
         .finish(32)
+}
+
+/// Decodes `struct place` and its key.
+pub(super) fn read_place(at: &[u8], place: &[u8]) -> Option<Place> {
+    let endpoint = |reader: &mut Reader<'_>| {
+        let address = reader.array();
+        let endpoint = Endpoint::new(address, reader.port());
+        reader.skip::<2>();
+        endpoint
+    };
+    let at = endpoint(&mut Reader::new(at));
+    let mut reader = Reader::new(place);
+    let service = endpoint(&mut reader);
+    let number = ServiceId(u8::try_from(reader.u16()).ok()?);
+    Some(Place { at, service, number, server: ServerId(reader.u8()) })
+}
+
+/// Decodes `struct server` and its key; `None` for the daemon, and for an id that is not configured.
+pub(super) fn read_server(id: &[u8], server: &[u8]) -> Option<Server> {
+    let id = Reader::new(id).u32();
+    let mut reader = Reader::new(server);
+    let (key, address, mac) = (reader.array(), reader.array(), reader.array());
+    let (port, is_configured) = (reader.u8(), reader.u8() != 0);
+    let id = u8::try_from(id).ok().filter(|id| *id != 0 && is_configured)?;
+    let key = SwitchKey::from_bytes(key);
+    Some(Server { id: ServerId(id), key, address: Address(address), mac: Mac(mac), port: PortId::new(port)? })
+}
+
+/// Whether two values of `struct server` are configured servers with one key.
+pub(super) fn is_same_sender(one: &[u8], other: &[u8]) -> bool {
+    const IS_CONFIGURED: usize = 39;
+    one[..16] == other[..16] && one[IS_CONFIGURED] != 0 && other[IS_CONFIGURED] != 0
 }
 
 /// `struct server` of a configured server.

@@ -2,8 +2,10 @@
 //!
 //! docs/switch.md describes the rules; `spillway_rules` has the same rules in Rust.
 
+mod change;
 mod entries;
 mod layout;
+mod pinned;
 mod pins;
 mod ports;
 mod run;
@@ -22,9 +24,10 @@ use crate::{BpfError, object};
 use entries::Entries;
 use pins::Pins;
 use ports::Ports;
-use tables::Tables;
+use tables::{Senders, Tables};
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
+pub use pinned::Pinned;
 pub use pins::{PINS, PinError, remove};
 pub use ports::{PortError, PortState};
 pub use run::TestRun;
@@ -44,6 +47,15 @@ pub enum SwitchError {
     Bpf(BpfError),
     /// The pinned maps cannot be used.
     Pins(PinError),
+    /// A link to an interface cannot be read or changed.
+    Port(PortError),
+    /// A change failed, and a part of it stays.
+    Mixed {
+        /// Why the change failed.
+        cause: String,
+        /// Why the earlier state could not be restored.
+        restoring: String,
+    },
 }
 
 impl fmt::Display for SwitchError {
@@ -52,6 +64,10 @@ impl fmt::Display for SwitchError {
             SwitchError::Config(error) => error.fmt(f),
             SwitchError::Bpf(error) => error.fmt(f),
             SwitchError::Pins(error) => error.fmt(f),
+            SwitchError::Port(error) => error.fmt(f),
+            SwitchError::Mixed { cause, restoring } => {
+                write!(f, "{cause}; and the earlier state could not be restored: {restoring}")
+            }
         }
     }
 }
@@ -83,6 +99,12 @@ impl From<PinError> for SwitchError {
     }
 }
 
+impl From<PortError> for SwitchError {
+    fn from(error: PortError) -> SwitchError {
+        SwitchError::Port(error)
+    }
+}
+
 /// The switch's program with its maps.
 ///
 /// Dropping it detaches the program, unless the maps and links are pinned.
@@ -95,6 +117,8 @@ pub struct Switch {
     verdicts: Map,
     epoch: u64,
     owner_timeout: Duration,
+    /// Whether pinned links still have the program of an earlier process.
+    has_adopted_links: bool,
 }
 
 impl Switch {
@@ -133,11 +157,14 @@ impl Switch {
     }
 
     /// Loads the program with the maps and links that are pinned in a directory of a BPF file system, or creates and
-    /// pins them. The pins keep state and epoch (see [`epoch`](Self::epoch)); interfaces that are attached get the new
-    /// program without losing a packet. The number of flows stays that of the pinned map.
+    /// pins maps. The next call must be [`apply`](Self::apply): until then pinned tables and links are as before, with
+    /// the program that they have, and new tables are incomplete.
+    ///
+    /// The pins keep state and epoch (see [`epoch`](Self::epoch)). The number of flows stays that of the pinned map.
     ///
     /// # Errors
-    /// As [`load`](Self::load); the pins have another layout; the BPF file system is not mounted.
+    /// As [`load`](Self::load); the pins have another layout; the program is attached in another network namespace; the
+    /// BPF file system is not mounted.
     pub fn open_or_create(directory: &Path, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let pins = Pins::new(directory)?;
@@ -145,13 +172,12 @@ impl Switch {
         let mut object = open(config)?;
         pins.attach_maps(&mut object)?;
         let mut switch = Switch::of(object, config, pinned_epoch.unwrap_or(epoch), Some(pins))?;
+        // Until `apply` writes the layout's version into new maps, a next start removes them: see `Pins::epoch`.
         if pinned_epoch.is_none() {
             switch.tables.start(epoch)?;
         }
-        switch.ports.add_daemon(LOOPBACK)?;
-        // Writes the layout's version into new maps, too. Until then a next start removes them: see `Pins::epoch`.
-        switch.tables.configure(config, switch.epoch)?;
-        switch.ports.adopt(&object::program(NAME, &switch.object))?;
+        switch.ports.adopt()?;
+        switch.has_adopted_links = true;
         Ok(switch)
     }
 
@@ -170,13 +196,14 @@ impl Switch {
             object,
             epoch,
             owner_timeout: config.owner_timeout,
+            has_adopted_links: false,
         })
     }
 
-    fn start(&self, config: &Config) -> Result<(), BpfError> {
+    fn start(&self, config: &Config) -> Result<(), SwitchError> {
         self.tables.start(self.epoch)?;
-        self.tables.configure(config, self.epoch)?;
-        self.ports.add_daemon(LOOPBACK)
+        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
+        Ok(self.ports.add_daemon(LOOPBACK)?)
     }
 
     /// The epoch: that of the pins, if there were any.
@@ -190,13 +217,14 @@ impl Switch {
     }
 
     /// Changes the configuration, except `flows_max`. State and attached interfaces stay; a server that is not
-    /// configured any more is no owner.
+    /// configured any more is no owner. As `spillway_rules::Switch::reload`: the daemon uses [`apply`](Self::apply).
     ///
     /// # Errors
-    /// The configuration has a fault; the old one stays. Or the system has failed, and a part of the change is written.
+    /// The configuration has a fault, or the system has failed. The old one stays, unless the error is
+    /// [`SwitchError::Mixed`].
     pub fn configure(&mut self, config: &Config) -> Result<(), SwitchError> {
         config.check()?;
-        self.tables.configure(config, self.epoch)?;
+        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
         self.owner_timeout = config.owner_timeout;
         Ok(())
     }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 use spillway_rules::PortId;
-use spillway_rules::config::PORTS_MAX;
 
 use super::layout::{LAYOUT_VERSION, ONLY, Settings};
+use super::ports::{Attachment, attachment, open_ports};
 use crate::BpfError;
 
 /// The directory below which each switch of a host has a directory with its pins.
@@ -46,6 +46,15 @@ pub enum PinError {
         /// The layout of the pinned maps.
         found: u32,
     },
+    /// The program is attached to an interface of another network namespace.
+    Namespace {
+        /// The directory.
+        directory: PathBuf,
+        /// The interface's port.
+        port: PortId,
+    },
+    /// The directory has no pins of a switch.
+    Absent(PathBuf),
     /// The system has failed.
     System {
         /// What failed.
@@ -71,6 +80,15 @@ impl fmt::Display for PinError {
                  Spillway that created them, or remove them, which ends all moved connections",
                 directory.display()
             ),
+            PinError::Namespace { directory, port } => write!(
+                f,
+                "the switch with the pins in {} has the interface of its port {port} in another network namespace: start \
+                 it there, or give this switch another name",
+                directory.display()
+            ),
+            PinError::Absent(directory) => {
+                write!(f, "there is no switch with this name: {} has no pins of one", directory.display())
+            }
             PinError::System { action, source } => write!(f, "cannot {action}: {source}"),
             PinError::Bpf(error) => error.fmt(f),
         }
@@ -91,12 +109,9 @@ impl From<BpfError> for PinError {
 /// The directory has no pins of a switch, or the system has failed.
 pub fn remove(directory: &Path) -> Result<(), PinError> {
     let pins = Pins(directory.to_owned());
-    for link in pins.links().filter(|link| link.exists()) {
-        let link = Link::open(&link)
-            .map_err(BpfError::of(format!("cannot open the pinned link {}", link.display())))?;
-        // The kernel ends an unpinned link some time later: without this, frames could pass after the return.
-        // Fails only if the interface was removed, and the program with it.
-        let _ = link.detach();
+    let has_map = MAPS.iter().any(|name| pins.map(name).exists());
+    if !has_map && pins.link_paths().next().is_none() {
+        return Err(PinError::Absent(directory.to_owned()));
     }
     pins.remove()
 }
@@ -120,22 +135,34 @@ impl Pins {
         Ok(Pins(directory.to_owned()))
     }
 
+    /// The directory as it is, also if it does not exist.
+    pub(super) fn existing(directory: &Path) -> Pins {
+        Pins(directory.to_owned())
+    }
+
+    /// A pinned map; `None` if it does not exist.
+    pub(super) fn open_map(&self, name: &str) -> Result<Option<MapHandle>, BpfError> {
+        let path = self.map(name);
+        path.exists().then(|| open(&path)).transpose()
+    }
+
+    /// The layout's version of the pinned maps, and their epoch; `None` without the map `settings`. An interrupted start
+    /// leaves version 0.
+    pub(super) fn version_and_epoch(&self) -> Result<Option<(u32, u64)>, BpfError> {
+        let Some(settings) = self.open_map("settings")? else { return Ok(None) };
+        let value = settings
+            .lookup(&ONLY, MapFlags::ANY)
+            .map_err(BpfError::of(format!("cannot read the map `settings` in {}", self.0.display())))?;
+        Ok(Some(value.as_deref().and_then(Settings::version_and_epoch).unwrap_or((u32::MAX, 0))))
+    }
+
     /// The epoch of the pinned maps; `None` without pinned maps. Removes maps that an interrupted start has left behind:
     /// those whose settings have no layout version. No program uses them yet.
     pub(super) fn epoch(&self) -> Result<Option<u64>, PinError> {
-        let settings = self.map("settings");
-        if settings.exists() {
-            let value = open(&settings)?
-                .lookup(&ONLY, MapFlags::ANY)
-                .map_err(BpfError::of(format!("cannot read {}", settings.display())))?;
-            let (found, epoch) =
-                value.as_deref().and_then(Settings::version_and_epoch).unwrap_or((u32::MAX, 0));
-            if found == LAYOUT_VERSION {
-                return Ok(Some(epoch));
-            }
-            if found != 0 {
-                return Err(PinError::Layout { directory: self.0.clone(), found });
-            }
+        match self.version_and_epoch()? {
+            Some((LAYOUT_VERSION, epoch)) => return Ok(Some(epoch)),
+            None | Some((0, _)) => {}
+            Some((found, _)) => return Err(PinError::Layout { directory: self.0.clone(), found }),
         }
         self.clear()?;
         Ok(None)
@@ -165,13 +192,52 @@ impl Pins {
         self.0.join(format!("port-{port}"))
     }
 
-    fn links(&self) -> impl Iterator<Item = PathBuf> + '_ {
-        (0..PORTS_MAX as u8).filter_map(PortId::new).map(|port| self.link(port))
+    /// The ports with pinned links, and the links' paths.
+    fn link_paths(&self) -> impl Iterator<Item = (PortId, PathBuf)> + '_ {
+        open_ports().map(|port| (port, self.link(port))).filter(|(_, path)| path.exists())
     }
 
-    /// Removes all pins. The kernel ends maps and links that no process uses.
+    /// The pinned links.
+    pub(super) fn open_links(&self) -> Result<Vec<(PortId, Link)>, BpfError> {
+        let open = |(port, path): (PortId, PathBuf)| {
+            let link = Link::open(&path)
+                .map_err(BpfError::of(format!("cannot open the pinned link {}", path.display())))?;
+            Ok((port, link))
+        };
+        self.link_paths().map(open).collect()
+    }
+
+    /// The error of a link to an interface of another network namespace.
+    pub(super) fn elsewhere(&self, port: PortId) -> PinError {
+        PinError::Namespace { directory: self.0.clone(), port }
+    }
+
+    /// The directory of another switch whose pinned link has attached a program to the interface with this index.
+    pub(super) fn other_switch_at(&self, interface: u32) -> Option<PathBuf> {
+        let siblings = fs::read_dir(self.0.parent()?).ok()?.flatten().map(|entry| entry.path());
+        // A directory that this process must not read is not examined.
+        let has_link = |directory: &PathBuf| {
+            let links = Pins(directory.clone()).open_links().unwrap_or_default();
+            links
+                .iter()
+                .any(|(_, link)| matches!(attachment(link), Ok(Attachment::Here(at)) if at == interface))
+        };
+        siblings.filter(|directory| *directory != self.0).find(has_link)
+    }
+
+    /// Detaches the program from all interfaces, and removes all pins. The kernel ends maps that no process uses.
     fn clear(&self) -> Result<(), PinError> {
+        for (_, link) in self.open_links()? {
+            // The kernel ends an unpinned link some time later: without this, frames could pass after the return.
+            // Fails only if the interface was removed, and the program with it.
+            let _ = link.detach();
+        }
         let failed = |source| system(format!("remove the pins in {}", self.0.display()), source);
+        // First the map by which the next start recognizes pins as complete: this process may be killed between two.
+        match fs::remove_file(self.map("settings")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
         for entry in fs::read_dir(&self.0).map_err(failed)? {
             fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
         }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
-use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, MapCore, Object, ProgramMut};
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
+use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut};
 use spillway_rules::PortId;
 use spillway_rules::config::{Config, PORTS_MAX};
 
@@ -19,6 +20,13 @@ use crate::map::Map;
 pub enum PortError {
     /// The program was not attached to the interface.
     Attach(AttachError),
+    /// The pins of another switch keep a program attached to the interface.
+    OtherSwitch {
+        /// The interface's name.
+        interface: String,
+        /// The directory of the other switch's pins.
+        directory: PathBuf,
+    },
     /// The kernel refused a change of a map or a link.
     Bpf(BpfError),
     /// A pin cannot be changed.
@@ -29,6 +37,15 @@ impl fmt::Display for PortError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PortError::Attach(error) => error.fmt(f),
+            PortError::OtherSwitch { interface, directory } => {
+                let name = directory.file_name().unwrap_or_default().to_string_lossy();
+                write!(
+                    f,
+                    "interface {interface} belongs to the switch {name}, whose program is pinned in {}: detach it with \
+                     `spillway switch --config FILE --detach` and a file that has name = \"{name}\"",
+                    directory.display()
+                )
+            }
             PortError::Bpf(error) => error.fmt(f),
             PortError::Pins(error) => error.fmt(f),
         }
@@ -69,7 +86,21 @@ pub enum PortState {
     Detached,
 }
 
+/// Where the program of a link runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attachment {
+    /// At the interface with this index in the calling thread's network namespace.
+    Here(u32),
+    /// At an interface of another network namespace.
+    Elsewhere,
+    /// At none: the interface was removed, or another process has detached the program.
+    Nowhere,
+}
+
 /// The links to interfaces, and the maps that translate between interfaces and ports.
+///
+/// A port with a link is *open* if the maps have its interface. The program drops the frames of an interface whose port
+/// is closed (`drop_unknown_port`), and sends none there.
 #[derive(Debug)]
 pub(super) struct Ports {
     interfaces: Map,
@@ -103,87 +134,181 @@ impl Ports {
         self.interfaces.set(&interface.to_ne_bytes(), &key(port))
     }
 
-    /// Gives the pinned links a new program. Links whose interface was removed are unpinned.
-    pub(super) fn adopt(&mut self, program: &ProgramMut<'_>) -> Result<(), BpfError> {
+    /// Takes the pinned links over, with the programs that they have. Links without an interface are unpinned.
+    ///
+    /// # Errors
+    /// A link belongs to another network namespace, or the system has failed.
+    pub(super) fn adopt(&mut self) -> Result<(), PinError> {
         let Some(pins) = &self.pins else { return Ok(()) };
-        for port in (0..PORTS_MAX as u8).filter_map(PortId::new) {
-            let path = pins.link(port);
-            if !path.exists() {
-                continue;
-            }
-            let mut link = Link::open(&path)
-                .map_err(BpfError::of(format!("cannot open the pinned link {}", path.display())))?;
-            match state(&link)? {
-                PortState::Attached { .. } => {
-                    link.update_prog(program)
-                        .map_err(BpfError::of(format!("cannot replace the program of port {port}")))?;
-                    self.links.insert(port, link);
-                }
-                PortState::Detached => {
-                    link.unpin().map_err(BpfError::of(format!("cannot remove {}", path.display())))?;
-                    self.forget(port)?;
+        for (port, mut link) in pins.open_links()? {
+            match attachment(&link)? {
+                Attachment::Here(_) => drop(self.links.insert(port, link)),
+                Attachment::Elsewhere => return Err(pins.elsewhere(port)),
+                Attachment::Nowhere => {
+                    link.unpin().map_err(BpfError::of(format!("cannot remove the pin of port {port}")))?;
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn attach(
+    /// Gives all links a program.
+    pub(super) fn update_program(&mut self, program: &ProgramMut<'_>) -> Result<(), BpfError> {
+        for (port, link) in &mut self.links {
+            link.update_prog(program)
+                .map_err(BpfError::of(format!("cannot replace the program of port {port}")))?;
+        }
+        Ok(())
+    }
+
+    /// The interface of each link. Links whose interface was removed are unpinned and forgotten.
+    pub(super) fn linked(&mut self) -> Result<BTreeMap<PortId, u32>, PortError> {
+        let mut linked = BTreeMap::new();
+        for port in self.links.keys().copied().collect::<Vec<_>>() {
+            match self.index(port)? {
+                Some(index) => drop(linked.insert(port, index)),
+                None => self.unlink(port)?,
+            }
+        }
+        Ok(linked)
+    }
+
+    fn index(&self, port: PortId) -> Result<Option<u32>, BpfError> {
+        let Some(link) = self.links.get(&port) else { return Ok(None) };
+        Ok(link_index(&info(link)?))
+    }
+
+    /// Attaches the program to an interface without a program. The port stays closed.
+    pub(super) fn link(
         &mut self,
         program: &ProgramMut<'_>,
         port: PortId,
         interface: &str,
     ) -> Result<(), PortError> {
-        let index = attach::index_of(interface)?;
-        if let Some(link) = self.links.get(&port) {
-            if matches!(state(link)?, PortState::Attached { interface, .. } if i32::try_from(interface) == Ok(index))
-            {
-                return Ok(());
-            }
-            self.detach(port)?;
+        if let Err(error) = attach::check_free(interface) {
+            let other = match &self.pins {
+                Some(pins) if matches!(error, AttachError::Occupied { .. }) => {
+                    pins.other_switch_at(attach::index_of(interface)?.unsigned_abs())
+                }
+                _ => None,
+            };
+            return Err(match other {
+                Some(directory) => PortError::OtherSwitch { interface: interface.to_owned(), directory },
+                None => error.into(),
+            });
         }
-        attach::check_free(interface)?;
-        // The maps first: the program runs as soon as it is attached.
-        self.egress.set(&key(port), &index.to_ne_bytes())?;
-        self.interfaces.set(&index.to_ne_bytes(), &key(port))?;
-        match self.link(program, port, interface) {
-            Ok(link) => {
-                self.links.insert(port, link);
-                Ok(())
-            }
-            Err(error) => {
-                self.forget(port)?;
-                Err(error)
-            }
-        }
+        self.keep(port, attach::link(program, interface)?)
     }
 
-    fn link(&self, program: &ProgramMut<'_>, port: PortId, interface: &str) -> Result<Link, PortError> {
-        let mut link = attach::link(program, interface)?;
+    /// As [`link`](Self::link), for the interface with this index, which had the program before.
+    pub(super) fn link_again(
+        &mut self,
+        program: &ProgramMut<'_>,
+        port: PortId,
+        index: u32,
+    ) -> Result<(), PortError> {
+        let failed = BpfError::of(format!("cannot attach the program again to the interface of port {port}"));
+        let index = i32::try_from(index).unwrap_or(i32::MAX);
+        let link = program.attach_xdp(index).map_err(failed)?;
+        self.keep(port, link)
+    }
+
+    /// Pins a new link, if this switch has pins.
+    fn keep(&mut self, port: PortId, mut link: Link) -> Result<(), PortError> {
         if let Some(pins) = &self.pins {
             let path = pins.link(port);
             link.pin(&path).map_err(BpfError::of(format!("cannot pin the link {}", path.display())))?;
         }
-        Ok(link)
+        self.links.insert(port, link);
+        Ok(())
     }
 
-    pub(super) fn detach(&mut self, port: PortId) -> Result<(), PortError> {
+    /// Detaches the program from a port's interface. Does not change the maps.
+    pub(super) fn unlink(&mut self, port: PortId) -> Result<(), PortError> {
         let Some(mut link) = self.links.remove(&port) else { return Ok(()) };
         // Fails only if the interface was removed, and the program with it.
         let _ = link.detach();
         if self.pins.is_some() {
             link.unpin().map_err(BpfError::of(format!("cannot remove the pin of port {port}")))?;
         }
-        self.forget(port)?;
         Ok(())
     }
 
+    /// Opens the linked ports for which `is_open` is true, and closes all others, also those of which only the maps know:
+    /// an earlier process may have been killed between two steps.
+    pub(super) fn open_only(&self, is_open: impl Fn(PortId) -> bool) -> Result<(), BpfError> {
+        let mut open = BTreeMap::from([(PortId::DAEMON, LOOPBACK)]);
+        for port in self.links.keys().copied().filter(|port| is_open(*port)) {
+            open.extend(self.index(port)?.map(|index| (port, index)));
+        }
+        let indexes: Vec<_> = self.interfaces.handle().keys().collect();
+        for index in indexes {
+            let port = self.interfaces.value(&index, MapFlags::ANY)?;
+            let is_right =
+                |(one, at): (&PortId, &u32)| port.as_deref() == Some(&key(*one)) && index == at.to_ne_bytes();
+            if !open.iter().any(is_right) {
+                self.interfaces.remove(&index)?;
+            }
+        }
+        open_ports().filter(|port| !open.contains_key(port)).try_for_each(|port| self.close_egress(port))?;
+        open.iter().try_for_each(|(port, index)| self.open(*port, *index))
+    }
+
+    /// Removes the interface of a port to which frames would be sent.
+    fn close_egress(&self, port: PortId) -> Result<(), BpfError> {
+        match self.egress.value(&key(port), MapFlags::ANY)? {
+            Some(_) => self.egress.remove(&key(port)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes the maps lead to and from a port's interface. Values that are right are not written.
+    fn open(&self, port: PortId, index: u32) -> Result<(), BpfError> {
+        let index = index.to_ne_bytes();
+        if port != PortId::DAEMON && self.egress.value(&key(port), MapFlags::ANY)?.as_deref() != Some(&index)
+        {
+            self.egress.set(&key(port), &index)?;
+        }
+        if self.interfaces.value(&index, MapFlags::ANY)?.as_deref() != Some(&key(port)) {
+            self.interfaces.set(&index, &key(port))?;
+        }
+        Ok(())
+    }
+
+    /// Attaches the program to the interface of a port, and opens the port.
+    pub(super) fn attach(
+        &mut self,
+        program: &ProgramMut<'_>,
+        port: PortId,
+        interface: &str,
+    ) -> Result<(), PortError> {
+        let index = attach::index_of(interface)?.unsigned_abs();
+        if self.index(port)? != Some(index) {
+            self.detach(port)?;
+            self.link(program, port, interface)?;
+        }
+        if let Err(error) = self.open(port, index) {
+            self.detach(port)?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Closes a port, and detaches the program from its interface.
+    pub(super) fn detach(&mut self, port: PortId) -> Result<(), PortError> {
+        if !self.links.contains_key(&port) {
+            return Ok(());
+        }
+        self.forget(port)?;
+        self.unlink(port)
+    }
+
     /// Removes a port's interface from the maps.
-    fn forget(&self, port: PortId) -> Result<(), BpfError> {
-        self.egress.remove(&key(port))?;
+    pub(super) fn forget(&self, port: PortId) -> Result<(), BpfError> {
+        self.close_egress(port)?;
         let keys: Vec<_> = self.interfaces.handle().keys().collect();
         for interface in keys {
-            if self.interfaces.value(&interface, libbpf_rs::MapFlags::ANY)?.as_deref() == Some(&key(port)) {
+            if self.interfaces.value(&interface, MapFlags::ANY)?.as_deref() == Some(&key(port)) {
                 self.interfaces.remove(&interface)?;
             }
         }
@@ -215,17 +340,43 @@ impl Drop for Ports {
     }
 }
 
+/// The numbers of ports that have interfaces.
+pub(super) fn open_ports() -> impl Iterator<Item = PortId> {
+    (0..PORTS_MAX as u8).filter_map(PortId::new).filter(|port| *port != PortId::DAEMON)
+}
+
 fn key(port: PortId) -> [u8; 4] {
     u32::from(port.number()).to_ne_bytes()
 }
 
+fn info(link: &Link) -> Result<LinkInfo, BpfError> {
+    link.info().map_err(BpfError::of("cannot read the link of the switch's program"))
+}
+
+/// The index of a link's interface, in whichever network namespace. The kernel reports index 0 for a link without an
+/// interface.
+fn link_index(info: &LinkInfo) -> Option<u32> {
+    match &info.info {
+        LinkTypeInfo::Xdp(at) if at.ifindex != 0 => Some(at.ifindex),
+        _ => None,
+    }
+}
+
+/// Where a link's program runs. A link has only its interface's index, which another network namespace can have, too: the
+/// interface is in this namespace if the link's program is attached there.
+pub(super) fn attachment(link: &Link) -> Result<Attachment, BpfError> {
+    let before = info(link)?;
+    let Some(index) = link_index(&before) else { return Ok(Attachment::Nowhere) };
+    if attach::program_at(index) == Some(before.prog_id) {
+        return Ok(Attachment::Here(index));
+    }
+    // The interface may have been removed just now.
+    Ok(link_index(&info(link)?).map_or(Attachment::Nowhere, |_| Attachment::Elsewhere))
+}
+
 fn state(link: &Link) -> Result<PortState, BpfError> {
-    let info = link.info().map_err(BpfError::of("cannot read the link of the switch's program"))?;
-    Ok(match info.info {
-        // The kernel reports index 0 for a link without an interface.
-        LinkTypeInfo::Xdp(at) if at.ifindex != 0 => {
-            PortState::Attached { interface: at.ifindex, mode: attach::mode_of(at.ifindex)? }
-        }
-        _ => PortState::Detached,
+    Ok(match link_index(&info(link)?) {
+        Some(interface) => PortState::Attached { interface, mode: attach::mode_of(interface)? },
+        None => PortState::Detached,
     })
 }

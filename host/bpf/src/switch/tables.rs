@@ -14,6 +14,32 @@ use crate::map::Map;
 /// Keys with their values.
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// The place of the servers in [`Tables::maps`].
+const SERVERS: usize = 1;
+
+/// What happens to servers that a configuration removes, or gives another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Senders {
+    /// The terms of removed servers end, as in `spillway_rules`.
+    EndTerms,
+    /// Terms and sequence numbers are forgotten.
+    Renew,
+}
+
+/// Why a configuration was not written.
+#[derive(Debug)]
+pub(super) enum ConfigureError {
+    /// The system has failed, and the tables are as before.
+    Unchanged(BpfError),
+    /// The system has failed, and a part of the change stays.
+    Mixed {
+        /// Why the change failed.
+        cause: BpfError,
+        /// Why the tables could not be restored.
+        restoring: BpfError,
+    },
+}
+
 /// The maps with the configuration, and `shared` and `owners`, which a start or a reload changes, too.
 #[derive(Debug)]
 pub(super) struct Tables {
@@ -48,72 +74,142 @@ impl Tables {
         self.shared.set(&ONLY, &layout::shared(epoch))
     }
 
-    /// Writes a configuration that was checked. Packets that arrive meanwhile see a part of the change.
-    pub(super) fn configure(&self, config: &Config, epoch: u64) -> Result<(), BpfError> {
-        for index in 0..PORTS_MAX as u8 {
-            let id = PortId::new(index).expect("below PORTS_MAX");
-            let value = layout::port(config.port(id), id == PortId::DAEMON);
-            self.ports.set(&u32::from(index).to_ne_bytes(), &value)?;
+    /// Writes a configuration that was checked. Values that are right already are not written. Packets that arrive
+    /// meanwhile see a part of the change.
+    ///
+    /// # Errors
+    /// The system has failed. The tables are as before, unless restoring them failed, too; only servers that the
+    /// configuration removes, or gives another key, have lost their terms.
+    pub(super) fn configure(
+        &self,
+        config: &Config,
+        epoch: u64,
+        senders: Senders,
+    ) -> Result<(), ConfigureError> {
+        let before = self.read().map_err(ConfigureError::Unchanged)?;
+        let written = match senders {
+            Senders::EndTerms => self.end_terms(&servers(config)),
+            Senders::Renew => self.renew_senders(&before[SERVERS], &servers(config)),
+        };
+        let written = written.and_then(|()| self.write(&before, &self.wanted(config, epoch)));
+        let Err(cause) = written else { return Ok(()) };
+        match self.read().and_then(|present| self.write(&present, &before)) {
+            Ok(()) => Err(ConfigureError::Unchanged(cause)),
+            Err(restoring) => Err(ConfigureError::Mixed { cause, restoring }),
         }
-        self.write_servers(config)?;
-        replace(&self.stations, stations(config))?;
-        replace(&self.own_addresses, own_addresses(config))?;
-        replace(&self.prefixes, prefixes(config))?;
-        replace(&self.places, places(config))?;
+    }
+
+    /// The maps with the configuration, in the order in which they are written.
+    fn maps(&self) -> [&Map; 7] {
+        [
+            &self.ports,
+            &self.servers,
+            &self.stations,
+            &self.own_addresses,
+            &self.prefixes,
+            &self.places,
+            &self.settings,
+        ]
+    }
+
+    /// What [`maps`](Self::maps) contain.
+    fn read(&self) -> Result<[Entries; 7], BpfError> {
+        let mut all = std::array::from_fn(|_| Entries::new());
+        for (map, entries) in self.maps().into_iter().zip(&mut all) {
+            for key in map.handle().keys() {
+                let value = map.value(&key, MapFlags::ANY)?;
+                entries.extend(value.map(|value| (key, value)));
+            }
+        }
+        Ok(all)
+    }
+
+    /// What [`maps`](Self::maps) contain for a configuration.
+    fn wanted(&self, config: &Config, epoch: u64) -> [Entries; 7] {
         let settings = Settings {
             control_port: config.control.first().map_or(0, |endpoint| endpoint.port()),
             server_last: config.servers.iter().map(|server| server.id.0).max().unwrap_or(0),
             epoch,
             owner_timeout_ns: u64::try_from(config.owner_timeout.as_nanos()).unwrap_or(u64::MAX),
         };
-        self.settings.set(&ONLY, &settings.value())
+        [
+            ports(config),
+            servers(config),
+            stations(config),
+            own_addresses(config),
+            prefixes(config),
+            places(config),
+            Entries::from([(ONLY.to_vec(), settings.value())]),
+        ]
     }
 
-    fn write_servers(&self, config: &Config) -> Result<(), BpfError> {
-        let daemon =
-            layout::server(config.daemon_key.as_bytes(), Address::ZERO, Mac::ZERO, PortId::DAEMON.number());
-        self.servers.set(&ONLY, &daemon)?;
-        for id in 1..SENDERS_MAX {
-            let key = (id as u32).to_ne_bytes();
-            match config.server(ServerId(id as u8)) {
-                Some(server) => {
-                    let port = server.port.number();
-                    let value = layout::server(server.key.as_bytes(), server.address, server.mac, port);
-                    self.servers.set(&key, &value)?;
-                }
-                None => {
-                    self.servers.set(&key, &layout::no_server())?;
-                    self.end_term(&key)?;
-                }
+    fn write(&self, before: &[Entries; 7], after: &[Entries; 7]) -> Result<(), BpfError> {
+        let mut maps = self.maps().into_iter().zip(before.iter().zip(after));
+        maps.try_for_each(|(map, (before, after))| replace(map, before, after))
+    }
+
+    /// Ends the terms of servers that are not configured any more, so that their flows return.
+    fn end_terms(&self, after: &Entries) -> Result<(), BpfError> {
+        /// Where `struct owner` has the term.
+        const TERM: std::ops::Range<usize> = 8..16;
+        for (id, _) in after.iter().filter(|(_, server)| **server == layout::no_server()) {
+            let Some(mut owner) = self.owners.value(id, MapFlags::LOCK)? else { continue };
+            if owner[TERM] != [0; 8] {
+                owner[TERM].fill(0);
+                self.owners.set_locked(id, &owner)?;
             }
         }
         Ok(())
     }
 
-    /// Ends the term of an owner that is not configured any more, so that its flows return.
-    fn end_term(&self, key: &[u8]) -> Result<(), BpfError> {
-        /// Where `struct owner` has the term.
-        const TERM: std::ops::Range<usize> = 8..16;
-        let Some(mut owner) = self.owners.value(key, MapFlags::LOCK)? else { return Ok(()) };
-        if owner[TERM] == [0; 8] {
-            return Ok(());
+    /// Forgets the terms and the sequence numbers of servers that are not configured any more, or have another key: with
+    /// it the sequence numbers begin anew. Meanwhile no message of such a server is accepted.
+    fn renew_senders(&self, before: &Entries, after: &Entries) -> Result<(), BpfError> {
+        const ZERO: [u8; 64] = [0; 64];
+        for (id, server) in after.iter().filter(|(id, _)| **id != ONLY) {
+            let old = before.get(id);
+            if old.is_some_and(|old| layout::is_same_sender(old, server)) {
+                continue;
+            }
+            if old.is_some_and(|old| *old != layout::no_server()) {
+                self.servers.set(id, &layout::no_server())?;
+            }
+            // The lock is no part of a value that is read.
+            if self.owners.value(id, MapFlags::LOCK)?.is_some_and(|owner| owner != ZERO) {
+                self.owners.set_locked(id, &ZERO)?;
+            }
         }
-        owner[TERM].fill(0);
-        self.owners.set_locked(key, &owner)
+        Ok(())
     }
 }
 
-/// Makes a map contain exactly these entries.
-fn replace(map: &Map, entries: Entries) -> Result<(), BpfError> {
-    let stale: Vec<_> = map.handle().keys().filter(|key| !entries.contains_key(key)).collect();
+/// Makes a map contain exactly the entries in `after`. `before`: those that it contains now. An entry that stays is not
+/// written, because the kernel could reuse its element for another entry while the program reads it.
+fn replace(map: &Map, before: &Entries, after: &Entries) -> Result<(), BpfError> {
     // The old entries first, because the map may have no room for both.
-    for key in stale {
-        map.remove(&key)?;
-    }
-    for (key, value) in entries {
-        map.set(&key, &value)?;
-    }
-    Ok(())
+    before.keys().filter(|key| !after.contains_key(*key)).try_for_each(|key| map.remove(key))?;
+    let mut changed = after.iter().filter(|(key, value)| before.get(*key) != Some(value));
+    changed.try_for_each(|(key, value)| map.set(key, value))
+}
+
+fn ports(config: &Config) -> Entries {
+    let ports = (0..PORTS_MAX as u8).filter_map(PortId::new);
+    let value = |id| layout::port(config.port(id), id == PortId::DAEMON);
+    ports.map(|id| (u32::from(id.number()).to_ne_bytes().to_vec(), value(id))).collect()
+}
+
+fn servers(config: &Config) -> Entries {
+    let daemon =
+        layout::server(config.daemon_key.as_bytes(), Address::ZERO, Mac::ZERO, PortId::DAEMON.number());
+    let value = |id| match config.server(ServerId(id)) {
+        Some(server) => {
+            layout::server(server.key.as_bytes(), server.address, server.mac, server.port.number())
+        }
+        None => layout::no_server(),
+    };
+    let ids = 1..=(SENDERS_MAX - 1) as u8;
+    let servers = ids.map(|id| (u32::from(id).to_ne_bytes().to_vec(), value(id)));
+    [(ONLY.to_vec(), daemon)].into_iter().chain(servers).collect()
 }
 
 fn stations(config: &Config) -> Entries {

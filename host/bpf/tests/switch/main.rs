@@ -1,5 +1,6 @@
 //! The switch's program in the kernel: loading, privileges, concurrency, pins. core/rules and its cases test the rules.
 
+mod changes;
 mod pins;
 mod race;
 mod scene;

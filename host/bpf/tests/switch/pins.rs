@@ -1,5 +1,6 @@
 //! Pinned maps and links: the daemon restarts while the program forwards.
 
+use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::Command;
@@ -7,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use spillway_bpf::switch::{PinError, PortState, Switch, SwitchError};
-use spillway_rules::{Config, Verdict};
+use spillway_rules::{Config, PortId, Verdict};
 use spillway_wire::switch::Kind;
 
 use super::scene::*;
 
 /// Runs a test with a BPF file system and a network of its own. `None` without root.
-fn isolated(test: impl FnOnce(&Path) + Send) {
+pub fn isolated(test: impl FnOnce(&Path) + Send) {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root for namespaces");
         return;
@@ -35,13 +36,13 @@ fn isolated(test: impl FnOnce(&Path) + Send) {
     result.unwrap();
 }
 
-fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
     assert!(status.success(), "ip {arguments}");
 }
 
 /// Two veths: the switch's ends are `port0` and `port1`, the hosts' ends `host0` and `host1`.
-fn create_interfaces() {
+pub fn create_interfaces() {
     ip("link set lo up");
     for number in 0..2 {
         ip(&format!("link add port{number} type veth peer name host{number}"));
@@ -57,16 +58,27 @@ fn create_interfaces() {
     ip(&format!("neigh add 10.0.1.1 lladdr {} dev host0", mac(1)));
 }
 
+/// Ports with the names of their interfaces.
+pub fn interfaces(names: &[(u8, &str)]) -> BTreeMap<PortId, String> {
+    names.iter().map(|(number, name)| (port(*number), (*name).to_owned())).collect()
+}
+
+/// Opens the switch and attaches all of these ports.
+pub fn open(pins: &Path, config: &Config, epoch: u64, names: &[(u8, &str)]) -> Switch {
+    let mut switch = Switch::open_or_create(pins, config, epoch).unwrap();
+    let failures = switch.apply(config, &interfaces(names)).unwrap();
+    assert!(failures.is_empty(), "{failures:?}");
+    switch
+}
+
 #[test]
 fn a_restart_loses_no_packet_and_no_state() {
     const RESTARTS: usize = 50;
     isolated(|bpf| {
         create_interfaces();
         let pins = bpf.join("switch");
-        let open = |epoch| Switch::open_or_create(&pins, &config(1), epoch).unwrap();
+        let open = |epoch| open(&pins, &config(1), epoch, &[(0, "port0"), (1, "port1")]);
         let mut switch = open(EPOCH);
-        switch.attach(port(0), "port0").unwrap();
-        switch.attach(port(1), "port1").unwrap();
         let done = AtomicBool::new(false);
         let (switch, sent) = std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
@@ -114,13 +126,11 @@ fn removed_interfaces_are_attached_again() {
     isolated(|bpf| {
         create_interfaces();
         let pins = bpf.join("switch");
-        let open = || Switch::open_or_create(&pins, &config(1), EPOCH).unwrap();
-        let mut switch = open();
-        switch.attach(port(0), "port0").unwrap();
+        let switch = open(&pins, &config(1), EPOCH, &[(0, "port0")]);
         ip("link del port0");
         assert_eq!(switch.ports().unwrap(), [(port(0), PortState::Detached)]);
         drop(switch);
-        let mut switch = open();
+        let mut switch = open(&pins, &config(1), EPOCH, &[]);
         assert_eq!(switch.ports().unwrap(), [], "the link without an interface is unpinned");
         ip("link add port0 type veth peer name host0");
         switch.attach(port(0), "port0").unwrap();
@@ -144,6 +154,7 @@ fn pins_of_another_layout_are_refused_and_unfinished_ones_replaced() {
         let pins = bpf.join("switch");
         let open = || Switch::open_or_create(&pins, &config(1), EPOCH);
         drop(open().unwrap());
+        drop(self::open(&pins, &config(1), EPOCH, &[]));
         let larger = Config { flows_max: 9999, ..config(1) };
         let switch = Switch::open_or_create(&pins, &larger, EPOCH).unwrap();
         assert_eq!(switch.flows_max(), config(1).flows_max, "the pinned table keeps its size");

@@ -72,7 +72,12 @@ impl Reader<'_> {
         if !self.reading.reads_host {
             return Mac::ZERO;
         }
-        let Some(found) = self.values.checked(span, Interface::find(interface)) else { return Mac::ZERO };
+        let found = Interface::find(interface);
+        // A guest or a card can come later. The daemon attaches the port then.
+        if found.is_err() && is_missing(interface) {
+            return Mac::ZERO;
+        }
+        let Some(found) = self.values.checked(span, found) else { return Mac::ZERO };
         self.own_macs.insert(found.mac, interface.to_owned());
         found.mac
     }
@@ -190,6 +195,11 @@ impl Reader<'_> {
         }
         Some((found?, span))
     }
+}
+
+fn is_missing(interface: &str) -> bool {
+    let no_device = rustix::io::Errno::NODEV.raw_os_error();
+    spillway_bpf::attached_program(interface).is_err_and(|error| error.raw_os_error() == Some(no_device))
 }
 
 /// Numbers of the services that an entry of `may_own` stands for.
