@@ -290,6 +290,7 @@ __noinline int control_rule(struct xdp_md *context, struct frame *frame)
     control->now = frame->now;
     control->ingress = frame->ingress;
     control->is_ipv6 = frame->packet.is_ipv6;
+    control->is_plain = has_plain_headers(&frame->packet);
     decision = decide_message(control, sender, owner, config);
     if (outcome_of(decision) == ANSWER)
         return send_answer(context, frame, control, sender, status_of(decision));

@@ -37,9 +37,10 @@ static __always_inline void read_standing(struct standing *at, const struct entr
     at->target = (struct party){.term = entry->target.term, .server = entry->target.server};
     at->original = entry->original.server;
     at->claim = entry->claim;
+    at->owner_claim = entry->owner_claim;
     at->state = entry->state;
     at->flags = entry->flags;
-    __builtin_memset(at->zero, 0, sizeof(at->zero));
+    at->zero = 0;
 }
 
 /* Step 1 of settling (docs/switch.md, Entries): the connection has ended. */
@@ -83,23 +84,50 @@ static __always_inline bool may_be_due(const struct standing *at, __u64 now)
            (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= AFTER_RETURN_NS;
 }
 
+/* Counts an entry of a service, before it is created; false if the service has as many as it may have. */
+static __always_inline bool count_entry(__u32 service, __u64 flows_max)
+{
+    __u64 *count = bpf_map_lookup_elem(&service_flows, &service);
+
+    if (!count)
+        return false;
+    if (__sync_fetch_and_add(count, 1) < flows_max)
+        return true;
+    __sync_fetch_and_add(count, -1);
+    return false;
+}
+
+static __always_inline void uncount_entry(__u32 service)
+{
+    __u64 *count = bpf_map_lookup_elem(&service_flows, &service);
+
+    if (count)
+        __sync_fetch_and_add(count, -1);
+}
+
 /* Removes an entry, if it still has this state and generation and, with `only_at_service`, its owner is at the service
  * endpoint. False otherwise. */
 static __always_inline bool end_entry(struct flow *flow, const struct flow_key *key, __u8 state, __u64 generation,
                                       bool only_at_service)
 {
     bool ends;
+    __u16 service;
 
     bpf_spin_lock(&flow->lock);
     ends = is_unchanged(&flow->entry, key, state, generation);
     if (ends && only_at_service)
         ends = flow->entry.owner.port == key->service_port &&
                same_address(&flow->entry.owner.address, &key->service);
+    service = flow->entry.service;
     if (ends)
         flow->entry.state = STATE_ENDED;
     bpf_spin_unlock(&flow->lock);
-    if (!ends || bpf_map_delete_elem(&flows, key) == 0)
-        return ends;
+    if (!ends)
+        return false;
+    if (bpf_map_delete_elem(&flows, key) == 0) {
+        uncount_entry(service);
+        return true;
+    }
     /* The kernel could not lock the element's bucket. The entry stays until it is settled or released again. */
     bpf_spin_lock(&flow->lock);
     if (is_unchanged(&flow->entry, key, STATE_ENDED, generation))
@@ -159,7 +187,7 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
 /*
  * Notes a packet of a flow. The time is written without the lock: at worst it is written to an element that was reused
  * meanwhile, whose last packet is as recent. FIN and RST need the lock. `claim`: the acknowledgment number of the FIN,
- * if `flags` has FIN_CLAIMED.
+ * if `flags` has FIN_CLAIMED (the client's) or FIN_OWNER.
  */
 static __always_inline void note(struct flow *flow, const struct flow_key *key, __u8 flags, __u32 claim,
                                  __u64 now)
@@ -173,6 +201,8 @@ static __always_inline void note(struct flow *flow, const struct flow_key *key, 
             flow->entry.reset = now;
         if (flags & FIN_CLAIMED)
             flow->entry.claim = claim;
+        if (flags & FIN_OWNER)
+            flow->entry.owner_claim = claim;
         flow->entry.flags |= flags;
     }
     bpf_spin_unlock(&flow->lock);
@@ -224,18 +254,20 @@ enum creation {
 /* An element that is not filled in yet. Bytes, because a read-only variable cannot contain a lock. */
 static const __u8 empty_flow[sizeof(struct flow)] __attribute__((aligned(8)));
 
-static __always_inline enum creation create(const struct entry *entry)
+static __always_inline enum creation create(const struct entry *entry, __u64 flows_max)
 {
-    struct flow *flow;
-    long error = bpf_map_update_elem(&flows, &entry->key, &empty_flow, BPF_NOEXIST);
+    struct flow *flow = NULL;
+    long error;
 
-    if (error == -17) /* EEXIST */
-        return CREATION_RACED;
-    if (error)
+    if (!count_entry(entry->service, flows_max))
         return CREATION_FULL;
-    flow = bpf_map_lookup_elem(&flows, &entry->key);
-    if (!flow)
-        return CREATION_RACED;
+    error = bpf_map_update_elem(&flows, &entry->key, &empty_flow, BPF_NOEXIST);
+    if (!error)
+        flow = bpf_map_lookup_elem(&flows, &entry->key);
+    if (!flow) {
+        uncount_entry(entry->service);
+        return !error || error == -17 /* EEXIST */ ? CREATION_RACED : CREATION_FULL;
+    }
     bpf_spin_lock(&flow->lock);
     flow->entry = *entry;
     bpf_spin_unlock(&flow->lock);

@@ -60,6 +60,8 @@ pub struct FlowEntry {
     pub has_client_fin: bool,
     /// Whether the owner has sent a FIN.
     pub has_owner_fin: bool,
+    /// The acknowledgment number of the owner's FIN, if the client has not acknowledged it yet.
+    pub owner_fin_claim: Option<u32>,
     /// Time of the owner's first RST.
     pub owner_rst: Option<Time>,
     /// The acknowledgment number of a client's FIN that the owner has not acknowledged yet.
@@ -184,6 +186,7 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
     const FIN_OWNER: u8 = 2;
     const RESET_OWNER: u8 = 4;
     const FIN_CLAIMED: u8 = 8;
+    const FIN_CONFIRMED: u8 = 16;
     let mut reader = Reader::new(value);
     reader.skip::<8>(); // lock
     let (client, service) = (reader.array(), reader.array());
@@ -198,7 +201,7 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
     let deadline = Time(reader.u64());
     let last_packet = Time(reader.u64());
     let reset = Time(reader.u64());
-    let claim = reader.u32();
+    let (claim, owner_claim) = (reader.u32(), reader.u32());
     Some(FlowEntry {
         client,
         service,
@@ -212,6 +215,7 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
         last_packet,
         has_client_fin: flags & FIN_CLIENT != 0,
         has_owner_fin: flags & FIN_OWNER != 0,
+        owner_fin_claim: (flags & (FIN_OWNER | FIN_CONFIRMED) == FIN_OWNER).then_some(owner_claim),
         owner_rst: (flags & RESET_OWNER != 0).then_some(reset),
         client_fin_claim: (flags & (FIN_CLAIMED | FIN_CLIENT) == FIN_CLAIMED).then_some(claim),
     })

@@ -24,6 +24,7 @@ pub(super) struct Tables {
     own_addresses: Map,
     prefixes: Map,
     places: Map,
+    homes: Map,
     servers: Map,
     owners: Map,
 }
@@ -38,6 +39,7 @@ impl Tables {
             own_addresses: Map::of(object, "own_addresses")?,
             prefixes: Map::of(object, "prefixes")?,
             places: Map::of(object, "places")?,
+            homes: Map::of(object, "homes")?,
             servers: Map::of(object, "servers")?,
             owners: Map::of(object, "owners")?,
         })
@@ -60,6 +62,7 @@ impl Tables {
         replace(&self.own_addresses, own_addresses(config))?;
         replace(&self.prefixes, prefixes(config))?;
         replace(&self.places, places(config))?;
+        replace(&self.homes, homes(config))?;
         let settings = Settings {
             control_port: config.control.first().map_or(0, |endpoint| endpoint.port()),
             server_last: config.servers.iter().map(|server| server.id.0).max().unwrap_or(0),
@@ -158,7 +161,14 @@ fn places(config: &Config) -> Entries {
         .map(|place| {
             let may_own = config.ports.iter().filter(|port| port.may_own.contains(place.number));
             let ports = may_own.fold(0, |ports, port| ports | 1 << port.id.number());
-            (layout::endpoint(place.at), layout::place(place, ports))
+            let flows_max = config.service_flows_max.get(&place.number);
+            let flows_max = flows_max.map_or(u64::MAX, |flows_max| *flows_max as u64);
+            (layout::endpoint(place.at), layout::place(place, ports, flows_max))
         })
         .collect()
+}
+
+fn homes(config: &Config) -> Entries {
+    let homes = config.homes();
+    homes.into_iter().map(|(address, ports)| (address.0.to_vec(), ports.to_ne_bytes().to_vec())).collect()
 }
