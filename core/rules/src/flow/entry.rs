@@ -147,7 +147,8 @@ impl Entry {
             generation,
             replaced: 0,
             owner: original,
-            original,
+            // Its term does not matter: the flow could only return to itself.
+            original: Site { term: 0, ..original },
             last_packet: now,
             client_fin: Fin::None,
             owner_fin: Fin::None,

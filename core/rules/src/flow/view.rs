@@ -15,7 +15,7 @@ pub struct SiteView {
     pub mac: Mac,
     /// The server.
     pub server: ServerId,
-    /// The server's term when the site was named.
+    /// The server's term when the site was named; 0 for the original owner, whose term does not matter.
     pub term: u64,
 }
 

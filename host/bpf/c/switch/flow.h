@@ -21,17 +21,16 @@ struct inbound {
 static __always_inline bool look_outbound(struct flow *flow, const struct flow_key *key,
                                           const struct frame *frame, struct outbound *view)
 {
-    const struct entry *entry = &flow->entry;
     bool found;
 
     bpf_spin_lock(&flow->lock);
-    found = is_present(entry, key);
+    found = is_present(flow, key);
     if (found) {
-        read_standing(&view->standing, entry);
-        view->original = entry->original.mac;
-        view->is_owners = same_mac(&frame->source, &entry->owner.mac) &&
-                          same_address(&frame->packet.peer, &entry->owner.address) &&
-                          frame->packet.peer_port == entry->owner.port;
+        read_standing(&view->standing, flow);
+        view->original = flow->original_mac;
+        view->is_owners = same_mac(&frame->source, &flow->owner_mac) &&
+                          same_address(&frame->packet.peer, &flow->owner_address) &&
+                          frame->packet.peer_port == flow->owner_port;
     }
     bpf_spin_unlock(&flow->lock);
     return found;
@@ -39,20 +38,19 @@ static __always_inline bool look_outbound(struct flow *flow, const struct flow_k
 
 static __always_inline bool look_inbound(struct flow *flow, const struct flow_key *key, struct inbound *view)
 {
-    const struct entry *entry = &flow->entry;
     bool found;
 
     bpf_spin_lock(&flow->lock);
-    found = is_present(entry, key);
+    found = is_present(flow, key);
     if (found) {
-        read_standing(&view->standing, entry);
-        if (entry->state == STATE_HELD) {
-            view->site = entry->target;
+        read_standing(&view->standing, flow);
+        if (flow->state == STATE_HELD) {
+            read_target(flow, &view->site);
             /* Keeps two copies from constant offsets. Otherwise the compiler makes one copy from a computed pointer,
              * which only a loader with CAP_PERFMON may use. */
             barrier();
         } else {
-            view->site = entry->owner;
+            read_owner(flow, &view->site);
         }
     }
     bpf_spin_unlock(&flow->lock);

@@ -129,8 +129,9 @@ enum state {
 /* Each end has acknowledged the other one's FIN: neither will repeat a byte. */
 #define FIN_CLOSED (FIN_BOTH | FIN_CONFIRMED)
 
+/* An entry as the control messages change it: a copy. The table has it as struct flow. */
 struct entry {
-    struct flow_key key; /* the map's key again: see table.h */
+    struct flow_key key;
     __u8 state;
     __u8 flags;
     __u16 service; /* the number under which the entry is counted in `service_flows` */
@@ -141,19 +142,48 @@ struct entry {
     __u64 replaced;
     struct site owner;
     struct site target; /* zero if owned */
-    struct site original;
+    struct site original; /* only server and mac: its place is the service endpoint, and its term does not matter */
     __u64 deadline; /* of asked and held */
-    __u64 last_packet;
-    __u64 reset;         /* time of the owner's first RST, if RESET_OWNER is set */
-    __u32 claim;         /* acknowledgment number of the client's FIN, if FIN_CLAIMED is set */
-    __u32 owner_claim;   /* acknowledgment number of the owner's FIN, if FIN_OWNER is set */
 };
 
+/*
+ * An entry in the table. What packets of an owned flow need comes first, and what only messages, moves and ends need comes
+ * last: in the kernel's map an element has 48 bytes of header and 40 bytes of key before this value, so that the value ends
+ * the second cache line after 40 bytes, the third after 104, and the fourth with its end.
+ */
 struct flow {
     struct bpf_spin_lock lock;
+    __u8 state;
+    __u8 flags;
+    __u8 owner; /* ids of servers; 0: none */
+    __u8 original;
+    __u64 last_packet;
+    __u64 generation;
+    __u64 owner_term;
+    __be16 owner_port;
+    struct mac owner_mac;
+    /* The third cache line. */
+    struct flow_key key; /* the map's key again: see table.h */
+    struct mac original_mac;
+    __u8 target;
+    __u8 service; /* the number under which the entry is counted in `service_flows` */
+    struct address owner_address;
+    __u32 owner_claim; /* acknowledgment number of the owner's FIN, if FIN_OWNER is set */
+    /* The fourth cache line. Target and deadline count only if the flow is asked or held. */
+    struct address target_address;
+    __be16 target_port;
+    struct mac target_mac;
+    __u64 target_term;
+    __u64 deadline;
+    __u64 reset;    /* time of the owner's first RST, if RESET_OWNER is set */
+    __u64 replaced; /* as in struct entry */
+    __u32 claim;    /* acknowledgment number of the client's FIN, if FIN_CLAIMED is set */
     __u32 zero;
-    struct entry entry;
 };
+
+_Static_assert(__builtin_offsetof(struct flow, key) == 40, "the second cache line of an element ends before");
+_Static_assert(__builtin_offsetof(struct flow, target_address) == 104, "the third cache line ends before");
+_Static_assert(sizeof(struct flow) == 168, "an element has 256 bytes, so that all begin at a cache line");
 
 /* A server in the term in which it was named. */
 struct party {

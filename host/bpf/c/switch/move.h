@@ -89,12 +89,6 @@ static __always_inline enum status is_target(const struct control *control)
     return entry->target.term == control->term ? STATUS_OK : STATUS_STALE;
 }
 
-static __always_inline void clear_target(struct entry *entry)
-{
-    entry->target = (struct site){};
-    entry->deadline = 0;
-}
-
 /*
  * Checks the site in the message's fields owner and mac, and copies it to control->site. The Ethernet address must be
  * that of a server that may own the service; address and port must be the service endpoint, or a place of that server
@@ -178,13 +172,7 @@ static __always_inline bool begin(struct control *control)
         .server = control->sender,
         .term = owner->term,
     };
-    entry->original = entry->owner;
-    entry->flags = 0;
     entry->service = control->place.number;
-    entry->last_packet = control->now;
-    entry->reset = 0;
-    entry->claim = 0;
-    entry->owner_claim = 0;
     return true;
 }
 
@@ -253,7 +241,7 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
     entry->deadline = deadline_of(control);
     if (state != STATE_NONE)
         return flow && commit(flow, entry, state, generation, false) ? RELAY_OK : RACED;
-    switch (create(entry, control->place.flows_max)) {
+    switch (create(entry, control->place.flows_max, control->now)) {
     case CREATED:
         return RELAY_OK;
     case CREATION_RACED:

@@ -29,8 +29,7 @@
 #define HOMES_MAX (SERVERS_MAX + PLACES_MAX + OWN_ADDRESSES_MAX)
 /* Numbers of services: a place has one below this. */
 #define SERVICES_MAX 256
-/* Default; the loader sets the configured number. An element has a value of 216 bytes (struct flow); with its key and
- * the kernel's header it takes about 300 bytes, so 40 MB. */
+/* Default; the loader sets the configured number. An element takes 256 bytes (struct flow), so 34 MB. */
 #define FLOWS_DEFAULT 131072
 
 /* An owner's service number before its first heartbeat. */

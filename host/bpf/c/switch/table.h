@@ -16,31 +16,74 @@
 
 #include "load.h"
 
-static __always_inline bool is_present(const struct entry *entry, const struct flow_key *key)
+static __always_inline bool is_present(const struct flow *flow, const struct flow_key *key)
 {
-    return entry->state >= STATE_ASKED && entry->state <= STATE_OWNED && same_key(&entry->key, key);
+    return flow->state >= STATE_ASKED && flow->state <= STATE_OWNED && same_key(&flow->key, key);
 }
 
-static __always_inline bool is_unchanged(const struct entry *entry, const struct flow_key *key, __u8 state,
+static __always_inline bool is_unchanged(const struct flow *flow, const struct flow_key *key, __u8 state,
                                          __u64 generation)
 {
-    return entry->state == state && entry->generation == generation && same_key(&entry->key, key);
+    return flow->state == state && flow->generation == generation && same_key(&flow->key, key);
 }
 
-static __always_inline void read_standing(struct standing *at, const struct entry *entry)
+/* Reads from the last cache line of an entry only what its state needs. */
+static __always_inline void read_standing(struct standing *at, const struct flow *flow)
 {
-    at->generation = entry->generation;
-    at->deadline = entry->deadline;
-    at->last_packet = entry->last_packet;
-    at->reset = entry->reset;
-    at->owner = (struct party){.term = entry->owner.term, .server = entry->owner.server};
-    at->target = (struct party){.term = entry->target.term, .server = entry->target.server};
-    at->original = entry->original.server;
-    at->claim = entry->claim;
-    at->owner_claim = entry->owner_claim;
-    at->state = entry->state;
-    at->flags = entry->flags;
+    at->generation = flow->generation;
+    at->last_packet = flow->last_packet;
+    at->owner = (struct party){.term = flow->owner_term, .server = flow->owner};
+    at->original = flow->original;
+    at->owner_claim = flow->owner_claim;
+    at->state = flow->state;
+    at->flags = flow->flags;
     at->zero = 0;
+    at->deadline = 0;
+    at->target = (struct party){};
+    if (flow->state != STATE_OWNED) {
+        at->deadline = flow->deadline;
+        at->target = (struct party){.term = flow->target_term, .server = flow->target};
+    }
+    at->reset = flow->flags & RESET_OWNER ? flow->reset : 0;
+    at->claim = flow->flags & FIN_CLAIMED ? flow->claim : 0;
+}
+
+static __always_inline void read_owner(const struct flow *flow, struct site *site)
+{
+    site->address = flow->owner_address;
+    site->port = flow->owner_port;
+    site->mac = flow->owner_mac;
+    site->server = flow->owner;
+    site->zero = 0;
+    site->term = flow->owner_term;
+}
+
+static __always_inline void write_owner(struct flow *flow, const struct site *site)
+{
+    flow->owner_address = site->address;
+    flow->owner_port = site->port;
+    flow->owner_mac = site->mac;
+    flow->owner = site->server;
+    flow->owner_term = site->term;
+}
+
+static __always_inline void read_target(const struct flow *flow, struct site *site)
+{
+    site->address = flow->target_address;
+    site->port = flow->target_port;
+    site->mac = flow->target_mac;
+    site->server = flow->target;
+    site->zero = 0;
+    site->term = flow->target_term;
+}
+
+static __always_inline void write_target(struct flow *flow, const struct site *site)
+{
+    flow->target_address = site->address;
+    flow->target_port = site->port;
+    flow->target_mac = site->mac;
+    flow->target = site->server;
+    flow->target_term = site->term;
 }
 
 /* Step 1 of settling (docs/switch.md, Entries): the connection has ended. */
@@ -114,13 +157,12 @@ static __always_inline bool end_entry(struct flow *flow, const struct flow_key *
     __u16 service;
 
     bpf_spin_lock(&flow->lock);
-    ends = is_unchanged(&flow->entry, key, state, generation);
+    ends = is_unchanged(flow, key, state, generation);
     if (ends && only_at_service)
-        ends = flow->entry.owner.port == key->service_port &&
-               same_address(&flow->entry.owner.address, &key->service);
-    service = flow->entry.service;
+        ends = flow->owner_port == key->service_port && same_address(&flow->owner_address, &key->service);
+    service = flow->service;
     if (ends)
-        flow->entry.state = STATE_ENDED;
+        flow->state = STATE_ENDED;
     bpf_spin_unlock(&flow->lock);
     if (!ends)
         return false;
@@ -130,8 +172,8 @@ static __always_inline bool end_entry(struct flow *flow, const struct flow_key *
     }
     /* The kernel could not lock the element's bucket. The entry stays until it is settled or released again. */
     bpf_spin_lock(&flow->lock);
-    if (is_unchanged(&flow->entry, key, STATE_ENDED, generation))
-        flow->entry.state = state;
+    if (is_unchanged(flow, key, STATE_ENDED, generation))
+        flow->state = state;
     bpf_spin_unlock(&flow->lock);
     return false;
 }
@@ -171,14 +213,17 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
     if (!flow)
         return true;
     bpf_spin_lock(&flow->lock);
-    if (is_unchanged(&flow->entry, key, at->state, at->generation)) {
-        if (orphan)
-            flow->entry.owner = flow->entry.original;
-        flow->entry.state = STATE_OWNED;
-        flow->entry.generation = generation;
-        flow->entry.replaced = orphan ? REPLACED_NONE : at->generation;
-        flow->entry.target = (struct site){};
-        flow->entry.deadline = 0;
+    if (is_unchanged(flow, key, at->state, at->generation)) {
+        if (orphan) {
+            flow->owner_address = key->service;
+            flow->owner_port = key->service_port;
+            flow->owner_mac = flow->original_mac;
+            flow->owner = flow->original;
+            flow->owner_term = 0;
+        }
+        flow->state = STATE_OWNED;
+        flow->generation = generation;
+        flow->replaced = orphan ? REPLACED_NONE : at->generation;
     }
     bpf_spin_unlock(&flow->lock);
     return true;
@@ -192,54 +237,78 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
 static __always_inline void note(struct flow *flow, const struct flow_key *key, __u8 flags, __u32 claim,
                                  __u64 now)
 {
-    *(volatile __u64 *)&flow->entry.last_packet = now;
+    *(volatile __u64 *)&flow->last_packet = now;
     if (!flags)
         return;
     bpf_spin_lock(&flow->lock);
-    if (is_present(&flow->entry, key)) {
-        if ((flags & RESET_OWNER) && !(flow->entry.flags & RESET_OWNER))
-            flow->entry.reset = now;
+    if (is_present(flow, key)) {
+        if ((flags & RESET_OWNER) && !(flow->flags & RESET_OWNER))
+            flow->reset = now;
         if (flags & FIN_CLAIMED)
-            flow->entry.claim = claim;
+            flow->claim = claim;
         if (flags & FIN_OWNER)
-            flow->entry.owner_claim = claim;
-        flow->entry.flags |= flags;
+            flow->owner_claim = claim;
+        flow->flags |= flags;
     }
     bpf_spin_unlock(&flow->lock);
 }
 
-/* Copies a whole entry; false if the element is not this flow's, or not an entry (any more). */
-static __always_inline bool copy(struct flow *flow, const struct flow_key *key, struct entry *entry)
+static __always_inline void clear_target(struct entry *entry)
+{
+    entry->target = (struct site){};
+    entry->deadline = 0;
+}
+
+/* Copies a whole entry, and its standing; false if the element is not this flow's, or not an entry (any more). */
+static __always_inline bool copy(struct flow *flow, const struct flow_key *key, struct entry *entry,
+                                 struct standing *at)
 {
     bool found;
 
+    entry->key = *key;
     bpf_spin_lock(&flow->lock);
-    found = is_present(&flow->entry, key);
-    if (found)
-        *entry = flow->entry;
+    found = is_present(flow, key);
+    if (found) {
+        read_standing(at, flow);
+        read_owner(flow, &entry->owner);
+        /* After a return to the owner the element still has the former target. */
+        if (flow->state == STATE_OWNED)
+            clear_target(entry);
+        else
+            read_target(flow, &entry->target);
+        entry->state = flow->state;
+        entry->flags = flow->flags;
+        entry->service = flow->service;
+        entry->generation = flow->generation;
+        entry->replaced = flow->replaced;
+        entry->original.server = flow->original;
+        entry->original.mac = flow->original_mac;
+        entry->deadline = flow->deadline;
+    }
     bpf_spin_unlock(&flow->lock);
     return found;
 }
 
-/* Writes a changed copy back, if the entry still has this state and generation. Flags that packets have set meanwhile
- * stay. */
+/* Writes a changed copy back, if the entry still has this state and generation; the owner only with `has_moved`. Flags that
+ * packets have set meanwhile stay. */
 static __always_inline bool commit(struct flow *flow, const struct entry *entry, __u8 state, __u64 generation,
                                    bool has_moved)
 {
     bool unchanged;
 
     bpf_spin_lock(&flow->lock);
-    unchanged = is_unchanged(&flow->entry, &entry->key, state, generation);
+    unchanged = is_unchanged(flow, &entry->key, state, generation);
     if (unchanged) {
-        flow->entry.state = entry->state;
-        flow->entry.generation = entry->generation;
-        flow->entry.replaced = entry->replaced;
-        flow->entry.owner = entry->owner;
-        flow->entry.target = entry->target;
-        flow->entry.deadline = entry->deadline;
+        flow->state = entry->state;
+        flow->generation = entry->generation;
+        flow->replaced = entry->replaced;
+        flow->deadline = entry->deadline;
+        write_target(flow, &entry->target);
         /* The RST of a former owner says nothing about the connection of the new one. */
-        if (has_moved)
-            flow->entry.flags &= ~RESET_OWNER;
+        if (has_moved) {
+            write_owner(flow, &entry->owner);
+            flow->flags &= ~RESET_OWNER;
+        }
     }
     bpf_spin_unlock(&flow->lock);
     return unchanged;
@@ -254,7 +323,7 @@ enum creation {
 /* An element that is not filled in yet. Bytes, because a read-only variable cannot contain a lock. */
 static const __u8 empty_flow[sizeof(struct flow)] __attribute__((aligned(8)));
 
-static __always_inline enum creation create(const struct entry *entry, __u64 flows_max)
+static __always_inline enum creation create(const struct entry *entry, __u64 flows_max, __u64 last_packet)
 {
     struct flow *flow = NULL;
     long error;
@@ -269,7 +338,17 @@ static __always_inline enum creation create(const struct entry *entry, __u64 flo
         return !error || error == -17 /* EEXIST */ ? CREATION_RACED : CREATION_FULL;
     }
     bpf_spin_lock(&flow->lock);
-    flow->entry = *entry;
+    flow->key = entry->key;
+    flow->state = entry->state;
+    flow->service = entry->service;
+    flow->last_packet = last_packet;
+    flow->generation = entry->generation;
+    flow->replaced = entry->replaced;
+    flow->deadline = entry->deadline;
+    flow->original = entry->owner.server;
+    flow->original_mac = entry->owner.mac;
+    write_owner(flow, &entry->owner);
+    write_target(flow, &entry->target);
     bpf_spin_unlock(&flow->lock);
     return CREATED;
 }
