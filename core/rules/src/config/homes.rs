@@ -23,7 +23,6 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::test_config::{address, config, server_address};
 
     #[test]

@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_service_at_its_bound_leaves_room_for_others() {
         let mut flows = Flows::new(4, Keyed::with_seed(1));
-        let mut insert = |flows: &mut Flows, port, service| flows.insert(key(port), entry_of(service), 2);
+        let insert = |flows: &mut Flows, port, service| flows.insert(key(port), entry_of(service), 2);
         assert_eq!(insert(&mut flows, 1, SERVICE), Ok(()));
         assert_eq!(insert(&mut flows, 2, SERVICE), Ok(()));
         assert_eq!(insert(&mut flows, 3, SERVICE), Err(Full));
