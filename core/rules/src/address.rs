@@ -23,6 +23,25 @@ impl Address {
         Ipv6Addr::from(self.0).to_ipv4_mapped()
     }
 
+    /// Whether the address is a link-local one of IPv6 (fe80::/10).
+    pub(crate) fn is_link_local_ipv6(self) -> bool {
+        self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
+    }
+
+    /// Whether a router forwards packets with this source or destination (RFC 1812 §5.3.7, RFC 4291 §2.5): not if it is
+    /// unspecified, of loopback, link-local, multicast or broadcast, nor an IPv4 address in an IPv6 packet.
+    pub(crate) fn is_routable(self, is_ipv4: bool) -> bool {
+        if is_ipv4 {
+            let [.., a, b, c, d] = self.0;
+            return !matches!(
+                [a, b, c, d],
+                [0 | 127 | 224..=239, ..] | [169, 254, ..] | [255, 255, 255, 255]
+            );
+        }
+        let is_low = matches!(self.0, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 | 1]);
+        !is_low && !self.is_ipv4() && self.0[0] != 0xff && !self.is_link_local_ipv6()
+    }
+
     /// The address in Rust's own type.
     pub fn ip(self) -> IpAddr {
         IpAddr::V6(Ipv6Addr::from(self.0)).to_canonical()
@@ -80,7 +99,44 @@ mod tests {
         assert!(address.is_ipv4());
         assert_eq!(address.ipv4(), Some(Ipv4Addr::new(192, 0, 2, 7)));
         let address = Address::from("fd00::1".parse::<Ipv6Addr>().unwrap());
+        assert!(address.is_routable(false));
         assert!(!address.is_ipv4());
         assert_eq!(address.ipv4(), None);
+    }
+
+    #[test]
+    fn routers_do_not_forward_addresses_of_one_link() {
+        for text in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "127.0.0.1",
+            "169.254.7.7",
+            "224.0.0.1",
+            "239.255.255.255",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "fe80::1",
+            "febf::1",
+            "ff02::1",
+            "ff0e::1",
+        ] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert!(!Address::from(ip).is_routable(ip.is_ipv4()), "{text}");
+        }
+        for text in [
+            "1.0.0.0",
+            "126.0.0.1",
+            "128.0.0.1",
+            "169.253.1.1",
+            "223.255.255.255",
+            "240.0.0.1",
+            "::2",
+            "fec0::1",
+        ] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert!(Address::from(ip).is_routable(ip.is_ipv4()), "{text}");
+        }
+        assert!(!Address::from(Ipv4Addr::new(10, 0, 0, 1)).is_routable(false), "a mapped address is IPv4's");
     }
 }

@@ -2,7 +2,9 @@
 
 mod check;
 mod error;
+mod homes;
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
 use core::time::Duration;
@@ -201,8 +203,11 @@ pub struct Config {
     /// Time without a heartbeat after which a server is silent, and its flows return to their original owners. Measured
     /// by the clock of silence, which stands still in a pause of the switch.
     pub owner_timeout: Duration,
-    /// Maximum number of flows. A reload does not change it.
+    /// Maximum number of flows with an entry. A reload does not change it.
     pub flows_max: usize,
+    /// Maximum number of flows of single services, so that a tenant cannot fill the table for all. Services that are not
+    /// listed have no bound of their own. Entries above a bound that a reload has lowered stay.
+    pub service_flows_max: BTreeMap<ServiceId, usize>,
 }
 
 #[cfg(test)]

@@ -57,6 +57,14 @@ pub(crate) fn route_through(tables: &Tables, frame: &mut [u8], network: Network,
 }
 
 fn route(tables: &Tables, ingress: PortId, frame: &mut [u8], packet: &Packet) -> Decision {
+    let is_ipv4 = packet.network.is_ipv4;
+    // The host's own link-local addresses are in no table. Its kernel does not forward such packets either.
+    if !is_ipv4 && packet.target.is_link_local_ipv6() {
+        return Decision::pass();
+    }
+    if !packet.source.is_routable(is_ipv4) || !packet.target.is_routable(is_ipv4) {
+        return Decision::drop(Verdict::DropNoRoute);
+    }
     let Some(prefix) = tables.route(packet.network.is_ipv4, packet.target) else {
         return Decision::drop(Verdict::DropNoRoute);
     };
@@ -75,7 +83,7 @@ fn route(tables: &Tables, ingress: PortId, frame: &mut [u8], packet: &Packet) ->
 /// The address whose Ethernet address a packet asks for: by ARP or by a neighbour solicitation.
 fn queried_address(frame: &[u8], parsed: &Parsed) -> Option<Address> {
     let packet = match parsed {
-        Parsed::Arp(target) => return Some(*target),
+        Parsed::Arp(arp) => return Some(arp.target),
         Parsed::Ip(packet) if !packet.network.is_ipv4 => packet,
         Parsed::Ip(_) | Parsed::Other | Parsed::ManyTags => return None,
     };

@@ -16,7 +16,9 @@ const VLAN_TAGS_MAX: usize = 3;
 const KIND_VLAN: u16 = 0x8100;
 const KIND_SERVICE_VLAN: u16 = 0x88a8;
 
-const PROTOCOL_TCP: u8 = 6;
+/// ICMP for IPv4 (RFC 792).
+pub(crate) const PROTOCOL_ICMP: u8 = 1;
+pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
 /// ICMPv6 (RFC 4443).
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
@@ -26,8 +28,10 @@ const EXTENSION_ROUTING: u8 = 43;
 const EXTENSION_FRAGMENT: u8 = 44;
 const EXTENSION_DESTINATION: u8 = 60;
 
-const IPV4_HEADER_BYTES: usize = 20;
-const IPV6_HEADER_BYTES: usize = 40;
+pub(crate) const IPV4_HEADER_BYTES: usize = 20;
+pub(crate) const IPV6_HEADER_BYTES: usize = 40;
+/// The least length of a header behind an IPv6 header.
+const NEXT_HEADER_BYTES_MIN: usize = 8;
 const TCP_HEADER_BYTES: usize = 20;
 
 /// A frame whose headers are truncated or invalid.
@@ -41,10 +45,17 @@ pub(crate) enum Parsed {
     Other,
     /// More VLAN tags than are parsed: it may carry IP.
     ManyTags,
-    /// ARP for IPv4 over Ethernet (RFC 826), with the target's address.
-    Arp(Address),
+    /// ARP for IPv4 over Ethernet.
+    Arp(Arp),
     /// An IP packet.
     Ip(Packet),
+}
+
+/// The addresses of an ARP packet (RFC 826).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arp {
+    pub(crate) sender: Address,
+    pub(crate) target: Address,
 }
 
 /// An IP packet.
@@ -77,7 +88,7 @@ pub(crate) enum Upper {
     },
     /// The ports are in another fragment.
     LaterFragment,
-    /// Too many IPv6 extension headers.
+    /// Too many IPv6 extension headers, or a first fragment in which some of the headers are missing (RFC 7112).
     LongChain,
 }
 
@@ -146,9 +157,17 @@ impl Packet {
     }
 }
 
+impl Packet {
+    /// Whether the packet's headers have their least lengths, and no VLAN tag precedes them.
+    pub(crate) fn is_plain(&self, transport: &Transport) -> bool {
+        let bytes = if self.network.is_ipv4 { IPV4_HEADER_BYTES } else { IPV6_HEADER_BYTES };
+        self.network.at == HEADER_BYTES && transport.at == self.network.at + bytes
+    }
+}
+
 impl Network {
     /// Length of the IP packet, with its header, as its header states it.
-    fn bytes(&self, frame: &[u8]) -> Result<usize, Short> {
+    pub(crate) fn bytes(&self, frame: &[u8]) -> Result<usize, Short> {
         if self.is_ipv4 {
             u16_at(frame, self.at + 2).map(usize::from)
         } else {
@@ -189,12 +208,12 @@ pub(crate) fn parse(frame: &[u8]) -> Result<Parsed, Short> {
 
 fn parse_arp(frame: &[u8], at: usize) -> Result<Parsed, Short> {
     let packet: [u8; 28] = array(frame, at)?;
-    // Hardware Ethernet, protocol IPv4, and the lengths of their addresses.
-    if packet[..6] != [0, 1, 0x08, 0, 6, 4] {
+    // Hardware Ethernet, which Linux also accepts as IEEE 802; protocol IPv4; and the lengths of their addresses.
+    if !matches!(packet[..6], [0, 1 | 6, 0x08, 0, 6, 4]) {
         return Ok(Parsed::Other);
     }
-    let [.., a, b, c, d] = packet;
-    Ok(Parsed::Arp(Ipv4Addr::new(a, b, c, d).into()))
+    let address = |at| -> Result<Address, Short> { Ok(Ipv4Addr::from(array::<4>(&packet, at)?).into()) };
+    Ok(Parsed::Arp(Arp { sender: address(14)?, target: address(24)? }))
 }
 
 fn parse_ipv4(frame: &[u8], at: usize) -> Result<Packet, Short> {
@@ -221,20 +240,35 @@ fn parse_ipv6(frame: &[u8], at: usize) -> Result<Packet, Short> {
         return Err(Short);
     }
     let (source, target) = (Address(array(&header, 8)?), Address(array(&header, 24)?));
-    let upper = parse_extensions(frame, at + IPV6_HEADER_BYTES, header[6], source, target)?;
-    Ok(Packet { network: Network { is_ipv4: false, at }, source, target, upper })
+    let network = Network { is_ipv4: false, at };
+    let upper = parse_extensions(frame, network, header[6], source, target)?;
+    Ok(Packet { network, source, target, upper })
 }
 
 fn parse_extensions(
     frame: &[u8],
-    mut at: usize,
+    network: Network,
     mut next: u8,
     source: Address,
     target: Address,
 ) -> Result<Upper, Short> {
+    let end = network.at + network.bytes(frame)?;
+    let mut at = network.at + IPV6_HEADER_BYTES;
     let mut is_fragment = false;
     for _ in 0..EXTENSIONS_MAX {
+        // What follows in the frame is padding, in place of headers that another fragment has.
+        let is_cut = is_fragment && at + NEXT_HEADER_BYTES_MIN > end;
         match next {
+            EXTENSION_FRAGMENT
+            | EXTENSION_HOP_BY_HOP
+            | EXTENSION_ROUTING
+            | EXTENSION_DESTINATION
+            | PROTOCOL_TCP
+            | PROTOCOL_UDP
+                if is_cut =>
+            {
+                return Ok(Upper::LongChain);
+            }
             EXTENSION_FRAGMENT => {
                 let extension: [u8; 8] = array(frame, at)?;
                 if u16_at(&extension, 2)? & 0xfff8 != 0 {
@@ -303,7 +337,7 @@ mod tests {
         frame
     }
 
-    /// An IPv6 packet with these extension headers and the ports 1 and 2 of TCP.
+    /// An IPv6 packet with these extension headers and 8 bytes of TCP, of which the ports are 1 and 2.
     fn ipv6(extensions: &[(u8, u8)]) -> Vec<u8> {
         let mut frame = header(KIND_IPV6);
         let next = |index: usize| extensions.get(index).map_or(PROTOCOL_TCP, |(kind, _)| *kind);
@@ -318,7 +352,9 @@ mod tests {
                 frame.extend(vec![0; 6 + 8 * usize::from(*field)]);
             }
         }
-        frame.extend([0, 1, 0, 2]);
+        frame.extend([0, 1, 0, 2, 0, 0, 0, 0]);
+        let payload = u16::try_from(frame.len() - 54).unwrap();
+        frame[18..20].copy_from_slice(&payload.to_be_bytes());
         frame
     }
 
@@ -357,6 +393,23 @@ mod tests {
     }
 
     #[test]
+    fn headers_behind_the_end_of_a_first_fragment_are_not_read() {
+        for (extensions, bytes) in
+            [(&[(EXTENSION_FRAGMENT, 1)][..], 8), (&[(EXTENSION_FRAGMENT, 1), (60, 1)], 24)]
+        {
+            let mut frame = ipv6(extensions);
+            for (payload, is_cut) in [(bytes + 8, false), (bytes + 7, true), (bytes, true), (0, true)] {
+                frame[19] = payload;
+                assert_eq!(upper(&frame) == Upper::LongChain, is_cut, "{payload} of {extensions:?}");
+            }
+        }
+        // Of a whole packet the receiver ignores what follows.
+        let mut frame = ipv6(&[(60, 1)]);
+        frame[19] = 0;
+        assert!(matches!(upper(&frame), Upper::Tcp(_)));
+    }
+
+    #[test]
     fn up_to_three_tags_are_parsed() {
         for tags in 0..=4 {
             let mut frame = ipv4(PROTOCOL_TCP, 0, &[0, 1, 0, 2]);
@@ -371,11 +424,14 @@ mod tests {
     }
 
     #[test]
-    fn arp_states_the_target() {
+    fn arp_states_sender_and_target() {
         let mut frame = header(KIND_ARP);
         frame.extend([0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 2]);
-        assert_eq!(parse(&frame), Ok(Parsed::Arp(address("10.0.0.2"))));
+        let arp = Ok(Parsed::Arp(Arp { sender: address("10.0.0.1"), target: address("10.0.0.2") }));
+        assert_eq!(parse(&frame), arp);
         assert_eq!(parse(&frame[..frame.len() - 1]), Err(Short));
+        frame[14 + 1] = 6;
+        assert_eq!(parse(&frame), arp, "IEEE 802, as Linux");
         frame[14 + 5] = 16;
         assert_eq!(parse(&frame), Ok(Parsed::Other));
     }
@@ -389,7 +445,9 @@ mod tests {
         ];
         for frame in frames {
             for length in 0..frame.len() {
-                assert_eq!(parse(&frame[..length]), Err(Short), "{length} bytes of {frame:?}");
+                // Of TCP only the ports are read.
+                let is_short = length < frame.len() - 4 || frame.len() < 60;
+                assert_eq!(parse(&frame[..length]) == Err(Short), is_short, "{length} bytes of {frame:?}");
             }
         }
         assert_eq!(parse(&header(0x1234)), Ok(Parsed::Other));

@@ -7,6 +7,7 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::Endpoint;
 
 use crate::address::Address;
+use crate::icmp::Quote;
 use crate::parse::{Network, PROTOCOL_UDP, Packet, Transport, array, u16_at};
 
 const IPV4_HOP_LIMIT_AT: usize = 8;
@@ -14,6 +15,7 @@ const IPV4_CHECKSUM_AT: usize = 10;
 const IPV6_HOP_LIMIT_AT: usize = 7;
 const TCP_CHECKSUM_AT: usize = 16;
 const UDP_CHECKSUM_AT: usize = 6;
+const ICMP_CHECKSUM_AT: usize = 2;
 
 /// One end of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,45 @@ pub(crate) fn set_tcp_end(frame: &mut [u8], network: Network, tcp: &Transport, e
     if from != to.port() {
         put(frame, port_at, to.port().to_be_bytes());
         adjust(frame, check_at, |check| adjust_u16(check, from, to.port()));
+    }
+}
+
+/// Addresses an ICMP error to the sender of the segment that it quotes: writes the error's destination, and the source
+/// of the quoted packet. All checksums that are present are updated, in the order in which one covers another.
+pub(crate) fn set_quoted_source(frame: &mut [u8], network: Network, quote: &Quote, to: Endpoint) {
+    let check_at = quote.error_at + ICMP_CHECKSUM_AT;
+    let is_ipv4 = network.is_ipv4;
+    // Only the checksum of ICMPv6 covers the addresses of its own packet.
+    set_address(frame, network, End::Target, to.into(), (!is_ipv4).then_some(check_at));
+    let (address_at, address) = if is_ipv4 { (12, &to.address()[12..]) } else { (8, &to.address()[..]) };
+    let words = address.as_chunks::<2>().0.iter().map(|word| u16::from_be_bytes(*word));
+    let ip_check_at = is_ipv4.then_some(quote.network_at + IPV4_CHECKSUM_AT);
+    let tcp_check_at = quote.tcp_at + TCP_CHECKSUM_AT;
+    let has_tcp_check = tcp_check_at + 2 <= quote.end.min(frame.len());
+    let tcp_check_at = has_tcp_check.then_some(tcp_check_at);
+    for (index, word) in words.enumerate() {
+        let checks = [ip_check_at, tcp_check_at];
+        set_quoted_word(frame, quote.network_at + address_at + 2 * index, word, checks, check_at);
+    }
+    set_quoted_word(frame, quote.tcp_at, to.port(), [tcp_check_at, None], check_at);
+}
+
+/// Writes a word of a quoted packet. `checks`: the packet's own checksums that cover it. `error_check`: the error's, which
+/// covers word and checksums.
+fn set_quoted_word(frame: &mut [u8], at: usize, to: u16, checks: [Option<usize>; 2], error_check: usize) {
+    let Ok(from) = u16_at(frame, at) else { return };
+    if from == to {
+        return;
+    }
+    put(frame, at, to.to_be_bytes());
+    adjust(frame, error_check, |check| adjust_u16(check, from, to));
+    for at in checks.into_iter().flatten() {
+        let Ok(before) = u16_at(frame, at) else { return };
+        let after = adjust_u16(before, from, to);
+        if before != after {
+            put(frame, at, after.to_be_bytes());
+            adjust(frame, error_check, |check| adjust_u16(check, before, after));
+        }
     }
 }
 

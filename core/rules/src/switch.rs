@@ -9,7 +9,9 @@ use crate::config::{Config, ConfigError, PortId};
 use crate::control;
 use crate::flow::{FlowView, Flows, Generations};
 use crate::forward;
+use crate::icmp;
 use crate::load::{OwnerView, Owners};
+use crate::neighbour;
 use crate::parse::{Packet, Parsed, Transport, Upper, parse, target_mac};
 use crate::state::State;
 use crate::tables::{Keyed, Tables};
@@ -117,17 +119,26 @@ impl Switch {
             return Decision::drop(Verdict::DropUnknownPort);
         }
         let Ok(parsed) = parsed else { return Decision::drop(Verdict::DropShort) };
+        let is_server_port = self.tables.is_server_port(port);
         match &parsed {
             Parsed::Ip(packet @ Packet { upper: Upper::Tcp(segment), .. }) => {
                 self.handle_tcp(now, port, frame, packet, segment)
             }
             // These may carry TCP behind headers that are not parsed: the check of the owner (rule 4a) is not possible.
-            Parsed::ManyTags | Parsed::Ip(Packet { upper: Upper::LongChain, .. })
-                if self.tables.is_server_port(port) =>
-            {
+            Parsed::ManyTags | Parsed::Ip(Packet { upper: Upper::LongChain, .. }) if is_server_port => {
                 Decision::drop(Verdict::DropNotOwner)
             }
-            Parsed::Ip(_) | Parsed::Arp(_) | Parsed::Other | Parsed::ManyTags => {
+            _ if is_server_port && neighbour::announces_foreign(&self.tables, port, frame, &parsed) => {
+                Decision::drop(Verdict::DropAnnouncement)
+            }
+            Parsed::Ip(packet) => match icmp::quote(frame, packet) {
+                Some(quote) => {
+                    let Switch { tables, state, .. } = self;
+                    icmp::handle(tables, state, now, port, frame, packet, &quote)
+                }
+                None => forward::plain(&self.tables, port, frame, packet),
+            },
+            Parsed::Arp(_) | Parsed::Other | Parsed::ManyTags => {
                 forward::frame_of(&self.tables, port, frame, &parsed)
             }
         }

@@ -1,5 +1,6 @@
 //! The configuration in a form in which the handling of a packet finds each setting by one lookup.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use foldhash::quality::FixedState;
@@ -27,6 +28,9 @@ pub(crate) struct Tables {
     senders: Vec<Option<Sender>>,
     servers_by_mac: HashMap<Mac, ServerId, Keyed>,
     places: HashMap<Endpoint, Place, Keyed>,
+    /// See [`Config::homes`].
+    homes: HashMap<Address, u64, Keyed>,
+    service_flows_max: BTreeMap<ServiceId, usize>,
 }
 
 /// A sender of control messages: a server or the daemon.
@@ -41,8 +45,18 @@ pub(crate) struct Sender {
 impl Tables {
     /// `config` must have passed its check.
     pub(crate) fn new(config: Config, hash: &Keyed) -> Tables {
+        let homes = config.homes();
         let Config {
-            ports, stations, mut prefixes, own_addresses, control, daemon_key, servers, places, ..
+            ports,
+            stations,
+            mut prefixes,
+            own_addresses,
+            control,
+            daemon_key,
+            servers,
+            places,
+            service_flows_max,
+            ..
         } = config;
         prefixes.sort_by_key(|prefix| (core::cmp::Reverse(prefix.length), prefix.address));
         let mut tables = Tables {
@@ -54,7 +68,10 @@ impl Tables {
             senders: alloc::vec![None; SENDERS_MAX],
             servers_by_mac: HashMap::with_hasher(hash.clone()),
             places: HashMap::with_hasher(hash.clone()),
+            homes: HashMap::with_hasher(hash.clone()),
+            service_flows_max,
         };
+        tables.homes.extend(homes);
         for port in ports {
             let index = usize::from(port.id.number());
             tables.ports[index] = Some(port);
@@ -111,6 +128,17 @@ impl Tables {
 
     pub(crate) fn place(&self, at: Endpoint) -> Option<&Place> {
         self.places.get(&at)
+    }
+
+    /// Whether the servers of a port may announce an address. Addresses that the configuration gives to nobody are not
+    /// checked.
+    pub(crate) fn may_announce(&self, port: PortId, address: Address) -> bool {
+        self.homes.get(&address).is_none_or(|ports| ports & 1 << port.number() != 0)
+    }
+
+    /// Maximum number of flows of a service with an entry.
+    pub(crate) fn flows_max(&self, service: ServiceId) -> usize {
+        self.service_flows_max.get(&service).copied().unwrap_or(usize::MAX)
     }
 
     /// A place that is a service endpoint.

@@ -5,7 +5,7 @@ use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::config::{Place, PortId};
-use crate::flow::FlowKey;
+use crate::flow::{FlowKey, Site};
 use crate::forward;
 use crate::parse::{Packet, Segment, Short, Transport, source_mac, target_mac};
 use crate::rewrite::{self, End};
@@ -93,7 +93,7 @@ pub(crate) fn from_client(
         return forward::plain(tables, port, frame, packet);
     };
     let is_opening = packet.segment(frame, tcp).is_ok_and(|segment| segment.flags.is_opening());
-    if is_opening && entry.has_both_fins() {
+    if is_opening && entry.is_closed() {
         state.flows.remove(&key);
         return forward::plain(tables, port, frame, packet);
     }
@@ -103,6 +103,21 @@ pub(crate) fn from_client(
     };
     entry.client_packet(now, &segment);
     let (site, is_held) = (*entry.receiver(), entry.is_held());
+    to_site(tables, port, frame, packet, &site, is_held, |frame| {
+        rewrite::set_tcp_end(frame, packet.network, tcp, End::Target, site.at);
+    })
+}
+
+/// Sends a packet to a server of a flow. `rewrite` writes the address and port at which the server has the connection.
+pub(crate) fn to_site(
+    tables: &Tables,
+    port: PortId,
+    frame: &mut [u8],
+    packet: &Packet,
+    site: &Site,
+    is_held: bool,
+    rewrite: impl FnOnce(&mut [u8]),
+) -> Decision {
     let Some(egress) = tables.sender(site.server).map(|server| server.port) else {
         return Decision::drop(Verdict::DropUnknownStation);
     };
@@ -116,7 +131,7 @@ pub(crate) fn from_client(
         }
         forward::route_through(tables, frame, packet.network, egress);
     }
-    rewrite::set_tcp_end(frame, packet.network, tcp, End::Target, site.at);
+    rewrite(frame);
     rewrite::set_target_mac(frame, site.mac);
     Decision::to(if is_held { Verdict::ToTarget } else { Verdict::ToOwner }, egress)
 }

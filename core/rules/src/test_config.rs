@@ -1,5 +1,6 @@
 //! A configuration for tests: clients on ports 0 and 5, server n on port n.
 
+use alloc::collections::BTreeMap;
 use alloc::vec;
 use core::net::SocketAddr;
 
@@ -143,5 +144,6 @@ pub fn config() -> Config {
         places,
         owner_timeout: OWNER_TIMEOUT_DEFAULT,
         flows_max: 16,
+        service_flows_max: BTreeMap::new(),
     }
 }

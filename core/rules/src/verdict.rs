@@ -11,9 +11,9 @@ pub enum Verdict {
     Routed,
     /// Copied to all other ports.
     Flooded,
-    /// A client's packet, sent to the owner of its flow.
+    /// A client's packet, or an ICMP error about one of the service, sent to the owner of the flow.
     ToOwner,
-    /// A client's packet, sent to the target of its flow, which buffers it.
+    /// The same, sent to the target of the flow, which buffers it.
     ToTarget,
     /// A packet from the owner of a flow to its client.
     FromOwner,
@@ -48,11 +48,14 @@ pub enum Verdict {
     DropControlInvalid,
     /// Dropped: a control message with a wrong tag.
     DropControlTag,
+    /// Dropped, at a server's port: ARP or neighbour discovery that announces an address of another port's server, or
+    /// of the switch.
+    DropAnnouncement,
 }
 
 impl Verdict {
     /// All verdicts, in the order of their numbers.
-    pub const ALL: [Verdict; 20] = [
+    pub const ALL: [Verdict; 21] = [
         Verdict::Switched,
         Verdict::Routed,
         Verdict::Flooded,
@@ -73,6 +76,7 @@ impl Verdict {
         Verdict::DropControlPort,
         Verdict::DropControlInvalid,
         Verdict::DropControlTag,
+        Verdict::DropAnnouncement,
     ];
 
     /// The verdict's name in metrics and in tables of cases.
@@ -98,6 +102,7 @@ impl Verdict {
             Verdict::DropControlPort => "drop_control_port",
             Verdict::DropControlInvalid => "drop_control_invalid",
             Verdict::DropControlTag => "drop_control_tag",
+            Verdict::DropAnnouncement => "drop_announcement",
         }
     }
 }

@@ -143,6 +143,7 @@ pub(crate) mod memory {
                 last_packet: before_now(Duration::from_secs(1)),
                 has_client_fin: false,
                 has_owner_fin: false,
+                owner_fin_claim: None,
                 owner_rst: None,
                 client_fin_claim: None,
             };

@@ -35,11 +35,11 @@ enum parsed {
     PARSED_SHORT, /* cut or invalid headers */
     /* All of struct packet is set: */
     PARSED_PORTS, /* TCP or UDP */
-    /* Only the local address is set, for IP also the peer's, is_ipv6 and network: */
-    PARSED_ARP,            /* the local address is the target's (RFC 826) */
+    /* Only the addresses are set, for IP also is_ipv6 and network: */
+    PARSED_ARP,            /* the local address is the target's, the peer's is the sender's (RFC 826) */
     PARSED_NO_PORTS,       /* neither TCP nor UDP over IP */
     PARSED_LATER_FRAGMENT, /* ports are in another fragment */
-    PARSED_LONG_CHAIN,     /* more than EXTENSIONS_MAX extension headers */
+    PARSED_LONG_CHAIN,     /* EXTENSIONS_MAX extension headers, or a first fragment without all headers (RFC 7112) */
 };
 
 /* A received packet. */
@@ -76,6 +76,7 @@ struct arp {
 };
 
 #define ARP_HARDWARE_ETHERNET 1
+#define ARP_HARDWARE_IEEE802 6 /* accepted by Linux as Ethernet */
 
 struct ports {
     __be16 source;
@@ -87,6 +88,9 @@ struct extension {
     __u8 next;
     __u8 length; /* in units of 8 bytes, without the first unit */
 };
+
+/* The least length of a header behind an IPv6 header. */
+#define NEXT_HEADER_BYTES_MIN 8
 
 struct fragment {
     __u8 next;
@@ -142,6 +146,7 @@ static __always_inline enum parsed parse_ipv4(struct xdp_md *context, __u32 at, 
 static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, struct packet *packet)
 {
     struct ipv6hdr header;
+    __u32 end;
     __u8 next;
 
     if (!load(context, at, &header, sizeof(header)) || header.version != 6)
@@ -152,9 +157,17 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
     __builtin_memcpy(&packet->peer, &header.saddr, sizeof(packet->peer));
     next = header.nexthdr;
     at += sizeof(header);
+    end = at + bpf_ntohs(header.payload_len);
     /* Unrolled, because without CAP_PERFMON the verifier does not track a loop's counter. */
 #pragma clang loop unroll(full)
     for (int count = 0; count < EXTENSIONS_MAX; count++) {
+        bool is_extension = next == IPPROTO_FRAGMENT || next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING ||
+                            next == IPPROTO_DSTOPTS;
+
+        /* What follows in the frame is padding, in place of headers that another fragment has. */
+        if (packet->is_fragment && at + NEXT_HEADER_BYTES_MIN > end &&
+            (is_extension || next == IPPROTO_TCP || next == IPPROTO_UDP))
+            return PARSED_LONG_CHAIN;
         if (next == IPPROTO_FRAGMENT) {
             struct fragment fragment;
 
@@ -166,7 +179,7 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
             packet->is_fragment = true;
             next = fragment.next;
             at += sizeof(fragment);
-        } else if (next == IPPROTO_HOPOPTS || next == IPPROTO_ROUTING || next == IPPROTO_DSTOPTS) {
+        } else if (is_extension) {
             struct extension extension;
 
             if (!load(context, at, &extension, sizeof(extension)))
@@ -184,14 +197,17 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
 static __always_inline enum parsed parse_arp(struct xdp_md *context, __u32 at, struct packet *packet)
 {
     struct arp arp;
-    __be32 target;
+    __be32 sender, target;
 
     if (!load(context, at, &arp, sizeof(arp)))
         return PARSED_SHORT;
-    if (arp.hardware != bpf_htons(ARP_HARDWARE_ETHERNET) || arp.protocol != bpf_htons(ETH_P_IP) ||
-        arp.hardware_bytes != ETH_ALEN || arp.protocol_bytes != sizeof(target))
+    if ((arp.hardware != bpf_htons(ARP_HARDWARE_ETHERNET) && arp.hardware != bpf_htons(ARP_HARDWARE_IEEE802)) ||
+        arp.protocol != bpf_htons(ETH_P_IP) || arp.hardware_bytes != ETH_ALEN ||
+        arp.protocol_bytes != sizeof(target))
         return PARSED_OTHER;
+    __builtin_memcpy(&sender, arp.sender_ip, sizeof(sender));
     __builtin_memcpy(&target, arp.target_ip, sizeof(target));
+    packet->peer = mapped(sender);
     packet->local = mapped(target);
     return PARSED_ARP;
 }

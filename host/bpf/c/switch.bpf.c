@@ -4,6 +4,8 @@
 #include "switch/control.h"
 #include "switch/flow.h"
 #include "switch/forward.h"
+#include "switch/icmp.h"
+#include "switch/neighbour.h"
 
 /* In tests: sets `run` to the metadata before the frame, by which the caller of BPF_PROG_TEST_RUN gives time and port
  * and gets the decision. False if there is none. */
@@ -76,6 +78,13 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
     }
     if (frame->port.is_server && may_hide_tcp(frame))
         return DROP_NOT_OWNER;
+    if (frame->port.is_server && announces_foreign(context, frame))
+        return DROP_ANNOUNCEMENT;
+    if (may_be_error(frame)) {
+        verdict = about_flow_of_quote(context, frame);
+        if (verdict != UNDECIDED)
+            return verdict;
+    }
     verdict = forward(context, frame);
     return frame->from_owner && (verdict == SWITCHED || verdict == ROUTED) ? FROM_OWNER : verdict;
 }

@@ -15,7 +15,7 @@ enum verdict {
     TO_ADDRESS,  /* an address that the kernel does not have */
     /* Dropped: packets of the stack, which the kernel would answer with resets. */
     DROP_FRAGMENT,   /* a fragment; the stack does not reassemble */
-    DROP_LONG_CHAIN, /* more IPv6 extension headers than EXTENSIONS_MAX; an address of the stack */
+    DROP_LONG_CHAIN, /* PARSED_LONG_CHAIN, to an address of the stack */
     DROP_NO_SOCKET,  /* no socket is bound to the packet's queue */
     VERDICTS,
 };

@@ -117,6 +117,7 @@ impl LabSwitch {
             places: Vec::new(),
             owner_timeout: OWNER_TIMEOUT_DEFAULT,
             flows_max: FLOWS_DEFAULT,
+            service_flows_max: Default::default(),
         }
     }
 

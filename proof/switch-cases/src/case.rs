@@ -103,6 +103,8 @@ pub struct FlowCheck {
     pub client_fin: bool,
     /// FIN of the owner.
     pub owner_fin: bool,
+    /// End of the owner's FIN, not acknowledged.
+    pub owner_claim: Option<u32>,
     /// RST of the owner.
     pub reset_ns: Option<u64>,
 }

@@ -95,6 +95,8 @@ pub enum Payload {
     Udp(Udp),
     /// ICMP or ICMPv6 of this type, with the bytes after the checksum.
     Icmp(u8, Vec<u8>),
+    /// An ICMP or ICMPv6 error.
+    Error(IcmpError),
     /// This protocol and these bytes.
     Other(u8, Vec<u8>),
 }
@@ -130,6 +132,19 @@ pub struct Tcp {
     pub option_words: u8,
     /// Data.
     pub data: Vec<u8>,
+    /// As [`Ip::checksum_error`].
+    pub checksum_error: u16,
+}
+
+/// An ICMP or ICMPv6 error about a packet of the same family.
+#[derive(Clone, Debug)]
+pub struct IcmpError {
+    /// The type.
+    pub kind: u8,
+    /// The packet that it quotes.
+    pub quoted: Box<Ip>,
+    /// Number of its bytes that are quoted.
+    pub bytes: usize,
     /// As [`Ip::checksum_error`].
     pub checksum_error: u16,
 }

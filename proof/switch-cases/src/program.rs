@@ -100,6 +100,7 @@ fn row(flow: &FlowEntry) -> FlowRow {
         claim: flow.client_fin_claim.filter(|_| !flow.has_client_fin),
         client_fin: flow.has_client_fin,
         owner_fin: flow.has_owner_fin,
+        owner_claim: flow.owner_fin_claim,
         reset_ns: flow.owner_rst.map(Time::as_nanos),
     }
 }

@@ -63,6 +63,7 @@ impl Switch for Rules {
             claim: flow.client_fin_claim.filter(|_| !flow.has_client_fin),
             client_fin: flow.has_client_fin,
             owner_fin: flow.has_owner_fin,
+            owner_claim: flow.owner_fin_claim,
             reset_ns: flow.owner_rst.map(Time::as_nanos),
         });
         let owners = self.switch.owners(Time(now_ns)).into_iter().map(|owner| OwnerRow {
@@ -111,6 +112,10 @@ pub(crate) fn outcome(setup: &Setup, ingress: u8, decision: Decision, frame: Vec
     Outcome { verdict, ports, frame }
 }
 
+fn flows_max(number: u32) -> usize {
+    usize::try_from(number).expect("a number of flows")
+}
+
 /// The configuration that both implementations get.
 pub(crate) fn config(setup: &Setup) -> Config {
     let mac = |mac: Mac| spillway_wire::packet::ethernet::Mac(mac.0);
@@ -155,6 +160,11 @@ pub(crate) fn config(setup: &Setup) -> Config {
         servers: servers.collect(),
         places: places.collect(),
         owner_timeout: Duration::from_nanos(setup.owner_timeout_ns),
-        flows_max: usize::try_from(setup.flows_max).expect("a number of flows"),
+        flows_max: flows_max(setup.flows_max),
+        service_flows_max: setup
+            .service_flows_max
+            .iter()
+            .map(|(service, bound)| (ServiceId(*service), flows_max(*bound)))
+            .collect(),
     }
 }

@@ -180,6 +180,7 @@ impl FlowCheck {
         check("claim", self.claim == flow.claim);
         check("client fin", self.client_fin == flow.client_fin);
         check("owner fin", self.owner_fin == flow.owner_fin);
+        check("owner claim", self.owner_claim == flow.owner_claim);
         check("reset", self.reset_ns == flow.reset_ns);
         if wrong.is_empty() {
             return Ok(());

@@ -110,6 +110,8 @@ pub struct Setup {
     pub epoch: u64,
     /// Maximum number of flows.
     pub flows_max: u32,
+    /// Maximum number of flows of single services, by their numbers.
+    pub service_flows_max: BTreeMap<u8, u32>,
 }
 
 impl Default for Setup {
@@ -126,6 +128,7 @@ impl Default for Setup {
             owner_timeout_ns: 1_000_000_000,
             epoch: 1_700_000_000_000_000_000,
             flows_max: 1024,
+            service_flows_max: BTreeMap::new(),
         }
     }
 }

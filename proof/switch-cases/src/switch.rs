@@ -8,7 +8,7 @@ use crate::message::{STATES, name};
 use crate::setup::Setup;
 
 /// Names of the verdicts, in the order of their counters.
-pub const VERDICTS: [&str; 20] = [
+pub const VERDICTS: [&str; 21] = [
     "switched",
     "routed",
     "flooded",
@@ -29,6 +29,7 @@ pub const VERDICTS: [&str; 20] = [
     "control-port",
     "control-invalid",
     "control-tag",
+    "announcement",
 ];
 
 /// What happened to a frame: an index in [`VERDICTS`].
@@ -110,6 +111,8 @@ pub struct FlowRow {
     pub client_fin: bool,
     /// The owner has sent FIN.
     pub owner_fin: bool,
+    /// End of the owner's last segment with FIN, until the client has acknowledged it.
+    pub owner_claim: Option<u32>,
     /// End of the client's last segment with FIN, until the owner has acknowledged one.
     pub claim: Option<u32>,
     /// Time of the owner's first RST.
@@ -132,8 +135,14 @@ impl fmt::Debug for FlowRow {
         writeln!(f, "  original {:?}", self.original)?;
         write!(
             f,
-            "  deadline {} last packet {} claim {:?} client fin {} owner fin {} reset {:?}",
-            self.deadline_ns, self.last_packet_ns, self.claim, self.client_fin, self.owner_fin, self.reset_ns
+            "  deadline {} last packet {} claim {:?} client fin {} owner fin {} owner claim {:?} reset {:?}",
+            self.deadline_ns,
+            self.last_packet_ns,
+            self.claim,
+            self.client_fin,
+            self.owner_fin,
+            self.owner_claim,
+            self.reset_ns
         )
     }
 }

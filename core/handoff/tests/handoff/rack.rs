@@ -99,6 +99,7 @@ fn config() -> Config {
         places: (1..=3).map(at).collect(),
         owner_timeout: OWNER_TIMEOUT,
         flows_max: 16,
+        service_flows_max: Default::default(),
     }
 }
 

@@ -20,8 +20,10 @@ impl Config {
         if !(OWNER_TIMEOUT_MIN..=OWNER_TIMEOUT_MAX).contains(&self.owner_timeout) {
             return Err(ConfigError::OwnerTimeout);
         }
-        if !(1..=FLOWS_MAX).contains(&self.flows_max) {
-            return Err(ConfigError::FlowsMax(self.flows_max));
+        for flows_max in core::iter::once(&self.flows_max).chain(self.service_flows_max.values()) {
+            if !(1..=FLOWS_MAX).contains(flows_max) {
+                return Err(ConfigError::FlowsMax(*flows_max));
+            }
         }
         self.check_ports()?;
         self.check_stations()?;

@@ -48,6 +48,7 @@ pub(crate) fn handle(
         now,
         port,
         is_ipv4: packet.network.is_ipv4,
+        is_plain: packet.is_plain(udp),
         source_port: udp.source.port(),
     };
     let request = Request::new(id, &view);

@@ -29,7 +29,7 @@ pub(super) fn prepare(
     }
     let target = choose(context, state, request, service)?;
     check_receiver(context, target.server)?;
-    // From here on only a full table can refuse the message. It then gives back neither the turn nor the free place, as
+    // From here on only a full table, or the service's bound, can refuse the message. It then gives back neither the turn nor the free place, as
     // in the XDP program.
     if request.site.is_none() {
         state.owners.take_turn();
@@ -45,8 +45,9 @@ pub(super) fn prepare(
         None => {
             let mac = context.sender.mac;
             let original = Site { at: service.at, mac, server: request.sender, term };
-            let entry = Entry::asked(original, pending_move, generation, context.now);
-            state.flows.insert(request.flow, entry).map_err(|Full| Status::Full)?;
+            let entry = Entry::asked(service.number, original, pending_move, generation, context.now);
+            let service_max = context.tables.flows_max(service.number);
+            state.flows.insert(request.flow, entry, service_max).map_err(|Full| Status::Full)?;
         }
     }
     Ok(ask(&target))

@@ -20,6 +20,8 @@ pub(super) struct Context<'a> {
     pub(super) port: PortId,
     /// Whether the message is an IPv4 packet.
     pub(super) is_ipv4: bool,
+    /// Whether the message has no VLAN tags, IPv4 options and IPv6 extension headers.
+    pub(super) is_plain: bool,
     /// The UDP port from which the message was sent.
     pub(super) source_port: u16,
 }

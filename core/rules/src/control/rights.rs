@@ -33,10 +33,12 @@ pub(super) fn check_relation(relation: Relation) -> Result<(), Status> {
     }
 }
 
-/// Whether a message can be relayed to a server.
+/// Whether a message can be relayed to a server: as a plain packet of the family of the server's address. VLAN tags, IPv4
+/// options and IPv6 extension headers would be those of the sender's network, under the switch's source address.
 pub(super) fn check_receiver(context: &Context<'_>, receiver: ServerId) -> Result<(), Status> {
     let server = context.tables.sender(receiver).ok_or(Status::NoOwner)?;
-    if server.address.is_ipv4() == context.is_ipv4 { Ok(()) } else { Err(Status::Forbidden) }
+    let can_relay = context.is_plain && server.address.is_ipv4() == context.is_ipv4;
+    if can_relay { Ok(()) } else { Err(Status::Forbidden) }
 }
 
 /// The site in a message, if it is one of a configured server.

@@ -5,6 +5,7 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{self, Endpoint, FlowState, ServerId};
 
 use super::Generations;
+use crate::config::ServiceId;
 use crate::load::Owners;
 use crate::parse::Segment;
 use crate::times::Activity;
@@ -79,19 +80,45 @@ pub(crate) enum Stage {
     Held(Move),
 }
 
-/// The client's FIN. A host that does not know the sequence number can forge one, so
-/// it counts only when the owner has acknowledged it.
+/// The FIN of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ClientFin {
+enum Fin {
     None,
-    /// A packet of the client had a FIN; the acknowledgement number that covers it.
+    /// A packet of the end had a FIN; the acknowledgement number that covers it. Only the other end knows whether it is
+    /// the connection's: a host that does not know the sequence number can forge a FIN of the client.
     Claimed(u32),
+    /// The other end has acknowledged it.
     Acknowledged,
+}
+
+impl Fin {
+    /// A packet of the end.
+    fn send(&mut self, segment: &Segment) {
+        if segment.flags.has_fin() && *self != Fin::Acknowledged {
+            *self = Fin::Claimed(segment.end);
+        }
+    }
+
+    /// A packet of the other end.
+    fn acknowledge(&mut self, segment: &Segment) {
+        if segment.flags.has_ack() && *self == Fin::Claimed(segment.acknowledgement) {
+            *self = Fin::Acknowledged;
+        }
+    }
+
+    /// The acknowledgement number that is awaited.
+    fn claim(self) -> Option<u32> {
+        match self {
+            Fin::Claimed(end) => Some(end),
+            Fin::None | Fin::Acknowledged => None,
+        }
+    }
 }
 
 /// The entry of a flow. Its owner stays the source of a move until the target owns the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
+    service: ServiceId,
     stage: Stage,
     generation: u64,
     /// Recognizes the repetition of a message whose answer was lost: the generation that the message names. See
@@ -100,25 +127,38 @@ pub(crate) struct Entry {
     owner: Site,
     original: Site,
     last_packet: Time,
-    client_fin: ClientFin,
-    has_owner_fin: bool,
+    client_fin: Fin,
+    owner_fin: Fin,
     owner_rst: Option<Time>,
 }
 
 impl Entry {
     /// The entry of a flow whose original owner begins a move.
-    pub(crate) fn asked(original: Site, pending_move: Move, generation: u64, now: Time) -> Entry {
+    pub(crate) fn asked(
+        service: ServiceId,
+        original: Site,
+        pending_move: Move,
+        generation: u64,
+        now: Time,
+    ) -> Entry {
         Entry {
+            service,
             stage: Stage::Asked(pending_move),
             generation,
             replaced: 0,
             owner: original,
-            original,
+            // Its term does not matter: the flow could only return to itself.
+            original: Site { term: 0, ..original },
             last_packet: now,
-            client_fin: ClientFin::None,
-            has_owner_fin: false,
+            client_fin: Fin::None,
+            owner_fin: Fin::None,
             owner_rst: None,
         }
+    }
+
+    /// The service of which the entry is counted.
+    pub(crate) fn service(&self) -> ServiceId {
+        self.service
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -180,25 +220,32 @@ impl Entry {
 
     /// Whether the client has sent a FIN that the owner has acknowledged.
     pub(crate) fn has_client_fin(&self) -> bool {
-        self.client_fin == ClientFin::Acknowledged
+        self.client_fin == Fin::Acknowledged
     }
 
     /// The acknowledgement number that would confirm the client's FIN.
     pub(crate) fn client_fin_claim(&self) -> Option<u32> {
-        match self.client_fin {
-            ClientFin::Claimed(end) => Some(end),
-            ClientFin::None | ClientFin::Acknowledged => None,
-        }
+        self.client_fin.claim()
     }
 
     /// Whether the owner has sent a FIN.
     pub(crate) fn has_owner_fin(&self) -> bool {
-        self.has_owner_fin
+        self.owner_fin != Fin::None
+    }
+
+    /// The acknowledgement number that would confirm the owner's FIN.
+    pub(crate) fn owner_fin_claim(&self) -> Option<u32> {
+        self.owner_fin.claim()
     }
 
     /// Whether both ends have sent their FIN.
     pub(crate) fn has_both_fins(&self) -> bool {
-        self.has_client_fin() && self.has_owner_fin
+        self.has_client_fin() && self.has_owner_fin()
+    }
+
+    /// Whether each end has acknowledged the other one's FIN: neither will repeat a byte.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.has_client_fin() && self.owner_fin == Fin::Acknowledged
     }
 
     /// Time of the owner's first RST.
@@ -244,18 +291,15 @@ impl Entry {
     /// A packet from the client.
     pub(crate) fn client_packet(&mut self, now: Time, segment: &Segment) {
         self.last_packet = now;
-        if segment.flags.has_fin() && self.client_fin != ClientFin::Acknowledged {
-            self.client_fin = ClientFin::Claimed(segment.end);
-        }
+        self.client_fin.send(segment);
+        self.owner_fin.acknowledge(segment);
     }
 
     /// A packet from the owner.
     pub(crate) fn owner_packet(&mut self, now: Time, segment: &Segment) {
         self.last_packet = now;
-        self.has_owner_fin |= segment.flags.has_fin();
-        if segment.flags.has_ack() && self.client_fin == ClientFin::Claimed(segment.acknowledgement) {
-            self.client_fin = ClientFin::Acknowledged;
-        }
+        self.owner_fin.send(segment);
+        self.client_fin.acknowledge(segment);
         if segment.flags.has_rst() {
             self.owner_rst.get_or_insert(now);
         }

@@ -15,7 +15,7 @@ pub struct SiteView {
     pub mac: Mac,
     /// The server.
     pub server: ServerId,
-    /// The server's term when the site was named.
+    /// The server's term when the site was named; 0 for the original owner, whose term does not matter.
     pub term: u64,
 }
 
@@ -49,6 +49,8 @@ pub struct FlowView {
     pub client_fin_claim: Option<u32>,
     /// Whether the owner has sent a FIN.
     pub has_owner_fin: bool,
+    /// The acknowledgement number that would confirm a FIN of the owner.
+    pub owner_fin_claim: Option<u32>,
     /// Time of the owner's first RST.
     pub owner_rst: Option<Time>,
 }
@@ -73,6 +75,7 @@ impl FlowView {
             has_client_fin: entry.has_client_fin(),
             client_fin_claim: entry.client_fin_claim(),
             has_owner_fin: entry.has_owner_fin(),
+            owner_fin_claim: entry.owner_fin_claim(),
             owner_rst: entry.owner_rst(),
         }
     }

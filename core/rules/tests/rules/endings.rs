@@ -6,9 +6,9 @@ use core::time::Duration;
 use spillway_rules::{FlowState, Verdict};
 use spillway_wire::switch::{Kind, Status};
 
-use crate::frames::{ACK, FIN, RST, SYN};
+use crate::frames::{ACK, FIN, Frame, RST, SYN};
 use crate::test_config::place_of;
-use crate::world::{Message, World, acknowledgement_of_fin, client_fin, client_frame};
+use crate::world::{Message, World, acknowledgement_of_fin, client_fin, client_frame, server_frame};
 
 fn moved() -> World {
     let mut world = World::new();
@@ -26,7 +26,12 @@ fn close(world: &mut World) {
     world.client_sends_frame(&client_fin());
     world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
     world.server_sends(2, place_of(2), FIN | ACK);
-    world.client_sends(ACK);
+    world.client_sends_frame(&acknowledgement_of_owner());
+}
+
+/// The client's segment that acknowledges the owner's FIN.
+fn acknowledgement_of_owner() -> Frame {
+    client_frame(ACK).numbered(1001, 1001)
 }
 
 #[test]
@@ -70,7 +75,6 @@ fn a_forged_fin_does_not_complete_a_half_closed_connection() {
 
 #[test]
 fn the_acknowledgement_of_a_fin_counts_payload_and_flags() {
-    use crate::frames::Frame;
     for (frame, end) in [
         (client_frame(FIN | ACK).numbered(u32::MAX, 1), 0),
         (Frame { payload: vec![1; 100], ..client_frame(FIN | ACK) }, 1101),
@@ -131,6 +135,58 @@ fn a_fresh_syn_ends_a_closed_flow() {
     assert_eq!(world.switch.flow_count(), 0);
     // The new connection is the original owner's.
     assert_eq!(world.server_sends(2, place_of(2), ACK).0.verdict, Verdict::DropNotOwner);
+}
+
+#[test]
+fn a_syn_ends_nothing_until_the_client_has_acknowledged_the_owners_fin() {
+    let mut world = moved();
+    world.client_sends_frame(&client_fin());
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    let last = server_frame(2, place_of(2), FIN | ACK).numbered(1000, 1001);
+    let last = Frame { payload: vec![7; 10], ..last };
+    world.server_sends_frame(2, &last);
+    assert_eq!(world.entry().unwrap().owner_fin_claim, Some(1011));
+    // The segment was lost on its way to the client; it is repeated, whatever a forger sends meanwhile.
+    for frame in
+        [client_frame(SYN), client_frame(ACK).numbered(1001, 1010), client_frame(0).numbered(1001, 1011)]
+    {
+        assert_eq!(world.client_sends_frame(&frame).0.verdict, Verdict::ToOwner);
+        assert_eq!(world.client_sends(SYN).0.verdict, Verdict::ToOwner);
+    }
+    assert_eq!(world.server_sends_frame(2, &last).0.verdict, Verdict::FromOwner);
+    world.client_sends_frame(&client_frame(ACK).numbered(1001, 1011));
+    assert_eq!(world.entry().unwrap().owner_fin_claim, None);
+    // A late copy of the FIN opens nothing again.
+    world.server_sends_frame(2, &last);
+    assert_eq!(world.client_sends(SYN).0.verdict, Verdict::Switched);
+    assert_eq!(world.switch.flow_count(), 0);
+}
+
+#[test]
+fn a_fin_of_the_client_may_acknowledge_the_owners() {
+    let mut world = moved();
+    world.server_sends(2, place_of(2), FIN | ACK);
+    let fin = client_frame(FIN | ACK).numbered(1000, 1001);
+    world.client_sends_frame(&fin);
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    assert_eq!(world.client_sends(SYN).0.verdict, Verdict::Switched);
+}
+
+/// The client uses its port again, but its last acknowledgement was lost: the owner answers, the client's stack resets
+/// what the owner still has, and the owner releases the flow. The SYN that the client repeats opens a connection.
+#[test]
+fn a_client_that_reuses_its_port_before_the_owner_is_done_gets_through() {
+    let mut world = moved();
+    world.client_sends_frame(&client_fin());
+    world.server_sends_frame(2, &acknowledgement_of_fin(2, place_of(2)));
+    world.server_sends(2, place_of(2), FIN | ACK);
+    assert_eq!(world.client_sends(SYN).0.verdict, Verdict::ToOwner, "the owner's stack judges it");
+    let challenge = server_frame(2, place_of(2), ACK).numbered(1001, 1001);
+    assert_eq!(world.server_sends_frame(2, &challenge).0.verdict, Verdict::FromOwner);
+    assert_eq!(world.client_sends_frame(&client_frame(RST).numbered(1001, 0)).0.verdict, Verdict::ToOwner);
+    let release = Message::new(2, Kind::Release).generation(world.generation());
+    assert_eq!(world.send(release).status(), Status::Ok);
+    assert_eq!(world.client_sends(SYN).0.verdict, Verdict::Switched);
 }
 
 #[test]

@@ -114,9 +114,11 @@ fn queries_for_own_addresses_pass_and_others_are_flooded() {
     // Broadcast and multicast of IP are flooded, even to an own address.
     assert_eq!(unchanged(0, &udp(Mac::BROADCAST, "10.0.9.9:68", "255.255.255.255:67").bytes()), FLOOD);
     assert_eq!(unchanged(0, &udp(Mac::BROADCAST, "10.0.9.9:68", "10.0.0.254:67").bytes()), FLOOD);
-    // Hardware other than Ethernet: neither IP nor ARP.
+    // Hardware other than Ethernet and IEEE 802: neither IP nor ARP.
     let mut other = arp(Mac::BROADCAST, [10, 0, 0, 254]);
     other[15] = 6;
+    assert_eq!(unchanged(0, &other), PASS);
+    other[15] = 7;
     assert_eq!(unchanged(0, &other), FLOOD);
     other.truncate(30);
     assert_eq!(unchanged(0, &other), drop(Verdict::DropShort));

@@ -4,6 +4,7 @@ extern crate alloc;
 
 mod bounds;
 mod checks;
+mod closing;
 mod endings;
 mod explore;
 mod forwarding;

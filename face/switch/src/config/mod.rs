@@ -97,6 +97,8 @@ pub struct Service {
     pub number: u8,
     /// Where clients connect, at least one.
     pub endpoints: Vec<Endpoint>,
+    /// Maximum number of its flows with an entry; `None`: no bound of its own.
+    pub flows_max: Option<usize>,
 }
 
 /// An address to which clients connect.

@@ -24,6 +24,11 @@ impl SwitchConfig {
             places: self.places(),
             owner_timeout: self.owner_timeout,
             flows_max: self.flows_max,
+            service_flows_max: self
+                .services
+                .iter()
+                .filter_map(|service| Some((ServiceId(service.number), service.flows_max?)))
+                .collect(),
         }
     }
 

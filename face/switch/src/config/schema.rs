@@ -85,6 +85,10 @@ section! {
     name: Any, "text", "required";
     /// The addresses to which clients connect, as below.
     endpoints: Endpoints, "list of tables", "required";
+    /// Maximum number of the service's flows with an entry, so that its servers cannot fill the table for all: 1 to
+    /// 16,777,216. At the bound, further flows of the service stay where they are, and servers are told *full*. Entries
+    /// above a bound that a reload has lowered stay.
+    flows_max: Any, "number", "none: the table's";
 }
 
 section! {

@@ -72,7 +72,11 @@ impl SwitchConfig {
             let server = self.server(endpoint.server).map_or("", |server| &server.name);
             format!("{{ address = \"{}\", server = \"{server}\" }}", endpoint.address)
         });
-        format!("name = \"{}\"\nendpoints = [{}]\n", service.name, joined(endpoints))
+        let mut text = format!("name = \"{}\"\nendpoints = [{}]\n", service.name, joined(endpoints));
+        if let Some(flows_max) = service.flows_max {
+            text += &format!("flows_max = {flows_max}\n");
+        }
+        text
     }
 
     pub(crate) fn server_text(&self, server: &Server) -> String {

@@ -50,11 +50,10 @@ static __noinline struct flow *find(struct control *control)
     struct flow *flow = bpf_map_lookup_elem(&flows, &control->key);
     struct standing *at = &control->standing;
 
-    if (flow && copy(flow, &control->key, &control->entry)) {
-        read_standing(at, &control->entry);
+    if (flow && copy(flow, &control->key, &control->entry, at)) {
         if (!may_be_due(at, control->now) || !settle(&control->key, at, control->now))
             return flow;
-        if (copy(flow, &control->key, &control->entry))
+        if (copy(flow, &control->key, &control->entry, at))
             return flow;
     }
     forget_entry(control);
@@ -290,6 +289,7 @@ __noinline int control_rule(struct xdp_md *context, struct frame *frame)
     control->now = frame->now;
     control->ingress = frame->ingress;
     control->is_ipv6 = frame->packet.is_ipv6;
+    control->is_plain = has_plain_headers(&frame->packet);
     decision = decide_message(control, sender, owner, config);
     if (outcome_of(decision) == ANSWER)
         return send_answer(context, frame, control, sender, status_of(decision));

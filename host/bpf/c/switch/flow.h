@@ -21,17 +21,16 @@ struct inbound {
 static __always_inline bool look_outbound(struct flow *flow, const struct flow_key *key,
                                           const struct frame *frame, struct outbound *view)
 {
-    const struct entry *entry = &flow->entry;
     bool found;
 
     bpf_spin_lock(&flow->lock);
-    found = is_present(entry, key);
+    found = is_present(flow, key);
     if (found) {
-        read_standing(&view->standing, entry);
-        view->original = entry->original.mac;
-        view->is_owners = same_mac(&frame->source, &entry->owner.mac) &&
-                          same_address(&frame->packet.peer, &entry->owner.address) &&
-                          frame->packet.peer_port == entry->owner.port;
+        read_standing(&view->standing, flow);
+        view->original = flow->original_mac;
+        view->is_owners = same_mac(&frame->source, &flow->owner_mac) &&
+                          same_address(&frame->packet.peer, &flow->owner_address) &&
+                          frame->packet.peer_port == flow->owner_port;
     }
     bpf_spin_unlock(&flow->lock);
     return found;
@@ -39,20 +38,19 @@ static __always_inline bool look_outbound(struct flow *flow, const struct flow_k
 
 static __always_inline bool look_inbound(struct flow *flow, const struct flow_key *key, struct inbound *view)
 {
-    const struct entry *entry = &flow->entry;
     bool found;
 
     bpf_spin_lock(&flow->lock);
-    found = is_present(entry, key);
+    found = is_present(flow, key);
     if (found) {
-        read_standing(&view->standing, entry);
-        if (entry->state == STATE_HELD) {
-            view->site = entry->target;
+        read_standing(&view->standing, flow);
+        if (flow->state == STATE_HELD) {
+            read_target(flow, &view->site);
             /* Keeps two copies from constant offsets. Otherwise the compiler makes one copy from a computed pointer,
              * which only a loader with CAP_PERFMON may use. */
             barrier();
         } else {
-            view->site = entry->owner;
+            read_owner(flow, &view->site);
         }
     }
     bpf_spin_unlock(&flow->lock);
@@ -76,6 +74,22 @@ static __always_inline bool is_from_original(const struct frame *frame, const st
            same_mac(&frame->source, &server->mac);
 }
 
+/* The number with which the receiver acknowledges all of a segment that has FIN. */
+__noinline __u32 end_of(struct xdp_md *context, const struct packet *packet, const struct tcp *tcp)
+{
+    __u32 headers, at, bytes;
+    __be16 field = 0;
+
+    if (!packet || !tcp)
+        return 0;
+    headers = packet->transport - packet->network + (tcp->offset >> 4) * 4;
+    at = packet->network + (packet->is_ipv6 ? 4 : __builtin_offsetof(struct ipv4, length));
+    load(context, at, &field, sizeof(field));
+    bytes = bpf_ntohs(field) + (packet->is_ipv6 ? IPV6_HEADER_BYTES : 0);
+    bytes = bytes > headers ? bytes - headers : 0;
+    return bpf_ntohl(tcp->sequence) + bytes + 1 + (tcp->flags & TCP_SYN ? 1 : 0);
+}
+
 /* Result of from_server(): rule 4b applies. */
 #define NOT_FROM_PLACE (UNDECIDED + 1)
 
@@ -91,6 +105,7 @@ __noinline int from_server(struct xdp_md *context, struct frame *frame)
     struct tcp tcp = {};
     bool is_short;
     __u8 flags = 0;
+    __u32 claim = 0;
 
     if (!frame)
         return DROP_SHORT;
@@ -121,35 +136,38 @@ __noinline int from_server(struct xdp_md *context, struct frame *frame)
         return DROP_FRAGMENT;
     if (is_short)
         return DROP_SHORT;
-    if (tcp.flags & TCP_FIN)
-        flags |= FIN_OWNER;
     if (tcp.flags & TCP_RST)
         flags |= RESET_OWNER;
     if ((tcp.flags & TCP_ACK) && (at->flags & FIN_CLAIMED) && bpf_ntohl(tcp.acknowledgment) == at->claim)
         flags |= FIN_CLIENT;
     if (!(flags & ~at->flags))
         flags = 0; /* they are set already */
-    note(flow, &key, flags, 0, frame->now);
+    if (tcp.flags & TCP_FIN) {
+        flags |= FIN_OWNER;
+        claim = end_of(context, packet, &tcp);
+    }
+    note(flow, &key, flags, claim, frame->now);
     replace_end(context, packet, true, &place->service.address, place->service.port);
     set_source(context, &view.original);
     frame->from_owner = true;
     return UNDECIDED;
 }
 
-/* The number with which the receiver acknowledges all of a segment that has FIN. */
-__noinline __u32 end_of(struct xdp_md *context, const struct packet *packet, const struct tcp *tcp)
+/* Sends a packet to a server of a flow. The caller writes the address and port at which the server has the connection,
+ * if the verdict is TO_OWNER or TO_TARGET. */
+static __always_inline int to_site(struct xdp_md *context, struct frame *frame, const struct inbound *view)
 {
-    __u32 headers, at, bytes;
-    __be16 field = 0;
+    struct server *server = server_of(view->site.server);
 
-    if (!packet || !tcp)
-        return 0;
-    headers = packet->transport - packet->network + (tcp->offset >> 4) * 4;
-    at = packet->network + (packet->is_ipv6 ? 4 : __builtin_offsetof(struct ipv4, length));
-    load(context, at, &field, sizeof(field));
-    bytes = bpf_ntohs(field) + (packet->is_ipv6 ? IPV6_HEADER_BYTES : 0);
-    bytes = bytes > headers ? bytes - headers : 0;
-    return bpf_ntohl(tcp->sequence) + bytes + 1 + (tcp->flags & TCP_SYN ? 1 : 0);
+    if (!server)
+        return DROP_UNKNOWN_STATION;
+    if (server->port == frame->ingress)
+        return DROP_SAME_PORT;
+    if (frame->is_routed && !route_out(context, &frame->packet, server->port))
+        return PASSED;
+    set_target(context, &view->site.mac);
+    frame->egress = server->port;
+    return view->standing.state == STATE_HELD ? TO_TARGET : TO_OWNER;
 }
 
 /* Rule 4b: any other segment. UNDECIDED: its flow has no entry. */
@@ -159,10 +177,12 @@ __noinline int to_server(struct xdp_md *context, struct frame *frame)
     struct flow_key key;
     struct flow *flow;
     struct tcp tcp = {};
-    struct server *server;
     struct inbound view;
     struct standing *at = &view.standing;
     bool is_short;
+    int verdict;
+    __u8 flags = 0;
+    __u32 claim = 0;
 
     if (!frame)
         return DROP_SHORT;
@@ -181,7 +201,7 @@ __noinline int to_server(struct xdp_md *context, struct frame *frame)
     }
     is_short = !load_tcp(context, packet, &tcp);
     if (!is_short && (tcp.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN &&
-        (at->flags & FIN_BOTH) == FIN_BOTH) {
+        (at->flags & FIN_CLOSED) == FIN_CLOSED) {
         end_entry(flow, &key, at->state, at->generation, false);
         return UNDECIDED;
     }
@@ -189,21 +209,18 @@ __noinline int to_server(struct xdp_md *context, struct frame *frame)
         return DROP_FRAGMENT;
     if (is_short)
         return DROP_SHORT;
-    if (tcp.flags & TCP_FIN)
-        note(flow, &key, FIN_CLAIMED, end_of(context, packet, &tcp), frame->now);
-    else
-        note(flow, &key, 0, 0, frame->now);
-    server = server_of(view.site.server);
-    if (!server)
-        return DROP_UNKNOWN_STATION;
-    if (server->port == frame->ingress)
-        return DROP_SAME_PORT;
-    if (frame->is_routed && !route_out(context, packet, server->port))
-        return PASSED;
-    replace_end(context, packet, false, &view.site.address, view.site.port);
-    set_target(context, &view.site.mac);
-    frame->egress = server->port;
-    return at->state == STATE_HELD ? TO_TARGET : TO_OWNER;
+    if (tcp.flags & TCP_FIN) {
+        flags |= FIN_CLAIMED;
+        claim = end_of(context, packet, &tcp);
+    }
+    if ((tcp.flags & TCP_ACK) && (at->flags & (FIN_OWNER | FIN_CONFIRMED)) == FIN_OWNER &&
+        bpf_ntohl(tcp.acknowledgment) == at->owner_claim)
+        flags |= FIN_CONFIRMED;
+    note(flow, &key, flags, claim, frame->now);
+    verdict = to_site(context, frame, &view);
+    if (verdict == TO_OWNER || verdict == TO_TARGET)
+        replace_end(context, packet, false, &view.site.address, view.site.port);
+    return verdict;
 }
 
 static __always_inline enum verdict flow_rule(struct xdp_md *context, struct frame *frame)

@@ -53,6 +53,27 @@ static __always_inline bool asks_for_own(struct xdp_md *context, const struct fr
            solicitation.type == ICMPV6_NEIGHBOUR_SOLICITATION && is_own(&solicitation.target);
 }
 
+/* A link-local address of IPv6: fe80::/10. */
+static __always_inline bool is_link_local_ipv6(const struct address *address)
+{
+    return (address->words[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* Whether a router forwards packets with this source or destination (RFC 1812 section 5.3.7, RFC 4291 section 2.5): not
+ * if it is unspecified, of loopback, link-local, multicast or broadcast, nor an IPv4 address in an IPv6 packet. */
+static __always_inline bool is_routable(const struct address *address, bool is_ipv6)
+{
+    __u32 ipv4 = bpf_ntohl(address->words[3]), first = ipv4 >> 24;
+    bool is_low; /* :: or ::1 */
+
+    if (!is_ipv6)
+        return first != 0 && first != 127 && (first < 224 || first >= 240) && ipv4 >> 16 != 0xa9fe &&
+               ipv4 != 0xffffffff;
+    is_low = !(address->words[0] | address->words[1] | address->words[2]) && ipv4 <= 1;
+    return !is_low && !is_ipv4(address) && (address->words[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000) &&
+           !is_link_local_ipv6(address);
+}
+
 /* A frame that is addressed to the ingress port. */
 static __always_inline enum verdict route(struct xdp_md *context, struct frame *frame)
 {
@@ -62,6 +83,12 @@ static __always_inline enum verdict route(struct xdp_md *context, struct frame *
     __builtin_memcpy(prefix.address, &frame->packet.local, sizeof(prefix.address));
     if (!is_ip(frame->parsed) || is_own(&frame->packet.local))
         return PASSED;
+    /* The host's own link-local addresses are in no table. Its kernel does not forward such packets either. */
+    if (frame->packet.is_ipv6 && is_link_local_ipv6(&frame->packet.local))
+        return PASSED;
+    if (!is_routable(&frame->packet.peer, frame->packet.is_ipv6) ||
+        !is_routable(&frame->packet.local, frame->packet.is_ipv6))
+        return DROP_NO_ROUTE;
     next = bpf_map_lookup_elem(&prefixes, &prefix);
     if (!next)
         return DROP_NO_ROUTE;

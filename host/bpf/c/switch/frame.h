@@ -74,6 +74,14 @@ static __always_inline bool is_plain(const struct packet *packet)
     return !packet->is_ipv6 && packet->network == PLAIN_NETWORK && packet->transport == PLAIN_TRANSPORT;
 }
 
+/* Whether the headers have their least lengths, and no VLAN tag precedes them. */
+static __always_inline bool has_plain_headers(const struct packet *packet)
+{
+    __u32 bytes = packet->is_ipv6 ? IPV6_HEADER_BYTES : sizeof(struct ipv4);
+
+    return packet->network == PLAIN_NETWORK && packet->transport == PLAIN_NETWORK + bytes;
+}
+
 /* A function of its own: its local variables take space on the stack (512 bytes in all) only during the call. */
 __noinline int parse_slowly(struct xdp_md *context, struct packet *packet)
 {

@@ -61,6 +61,7 @@ struct place {
     __u8 server; /* of a service endpoint: the original owner */
     __u8 is_endpoint;
     __u64 may_own_ports; /* bit n: servers at port n may own the service */
+    __u64 flows_max;     /* maximum number of the service's flows with an entry */
 };
 
 struct server {
@@ -123,12 +124,17 @@ enum state {
 /* A client's packet with FIN has passed. FIN_CLIENT is set when the owner acknowledges it, because a
  * host that does not know the sequence number could forge a FIN. */
 #define FIN_CLAIMED 8
+/* The client has acknowledged the owner's FIN. */
+#define FIN_CONFIRMED 16
+/* Each end has acknowledged the other one's FIN: neither will repeat a byte. */
+#define FIN_CLOSED (FIN_BOTH | FIN_CONFIRMED)
 
+/* An entry as the control messages change it: a copy. The table has it as struct flow. */
 struct entry {
-    struct flow_key key; /* the map's key again: see table.h */
+    struct flow_key key;
     __u8 state;
     __u8 flags;
-    __u16 zero;
+    __u16 service; /* the number under which the entry is counted in `service_flows` */
     __u64 generation;
     /* Recognizes the repetition of a message whose answer was lost. Asked, or held after that: the generation that
      * *prepare* named, 0 without an entry. Owned: the generation that the entry had during the last move. After *hold*,
@@ -136,19 +142,48 @@ struct entry {
     __u64 replaced;
     struct site owner;
     struct site target; /* zero if owned */
-    struct site original;
+    struct site original; /* only server and mac: its place is the service endpoint, and its term does not matter */
     __u64 deadline; /* of asked and held */
-    __u64 last_packet;
-    __u64 reset;         /* time of the owner's first RST, if RESET_OWNER is set */
-    __u32 claim;         /* acknowledgment number of the client's FIN, if FIN_CLAIMED is set */
-    __u32 more_zero;
 };
 
+/*
+ * An entry in the table. What packets of an owned flow need comes first, and what only messages, moves and ends need comes
+ * last: in the kernel's map an element has 48 bytes of header and 40 bytes of key before this value, so that the value ends
+ * the second cache line after 40 bytes, the third after 104, and the fourth with its end.
+ */
 struct flow {
     struct bpf_spin_lock lock;
+    __u8 state;
+    __u8 flags;
+    __u8 owner; /* ids of servers; 0: none */
+    __u8 original;
+    __u64 last_packet;
+    __u64 generation;
+    __u64 owner_term;
+    __be16 owner_port;
+    struct mac owner_mac;
+    /* The third cache line. */
+    struct flow_key key; /* the map's key again: see table.h */
+    struct mac original_mac;
+    __u8 target;
+    __u8 service; /* the number under which the entry is counted in `service_flows` */
+    struct address owner_address;
+    __u32 owner_claim; /* acknowledgment number of the owner's FIN, if FIN_OWNER is set */
+    /* The fourth cache line. Target and deadline count only if the flow is asked or held. */
+    struct address target_address;
+    __be16 target_port;
+    struct mac target_mac;
+    __u64 target_term;
+    __u64 deadline;
+    __u64 reset;    /* time of the owner's first RST, if RESET_OWNER is set */
+    __u64 replaced; /* as in struct entry */
+    __u32 claim;    /* acknowledgment number of the client's FIN, if FIN_CLAIMED is set */
     __u32 zero;
-    struct entry entry;
 };
+
+_Static_assert(__builtin_offsetof(struct flow, key) == 40, "the second cache line of an element ends before");
+_Static_assert(__builtin_offsetof(struct flow, target_address) == 104, "the third cache line ends before");
+_Static_assert(sizeof(struct flow) == 168, "an element has 256 bytes, so that all begin at a cache line");
 
 /* A server in the term in which it was named. */
 struct party {
@@ -167,9 +202,10 @@ struct standing {
     struct party target;
     __u32 original; /* server id */
     __u32 claim;
+    __u32 owner_claim;
     __u8 state;
     __u8 flags;
-    __u16 zero[3];
+    __u16 zero;
 };
 
 /* A control message while the program handles it. Too large for the stack of 512 bytes: see the map `scratch`. */
@@ -194,7 +230,8 @@ struct control {
     __u32 receiver;
     __u32 ingress;
     __u8 is_ipv6;
-    __u8 zero[3];
+    __u8 is_plain; /* no VLAN tags, IPv4 options and IPv6 extension headers */
+    __u8 zero[2];
 };
 
 #define ARRAY(name, entries, value_type)                                                                   \
@@ -221,10 +258,14 @@ ARRAY(ports, PORTS_MAX, struct port);
 HASH(stations, STATIONS_MAX, struct station_key, struct station);
 HASH(own_addresses, OWN_ADDRESSES_MAX, struct address, struct own_address);
 HASH(places, PLACES_MAX, struct endpoint, struct place);
+/* For an address of a server, a place or the switch: bit n is set if the servers at port n may announce it. */
+HASH(homes, HOMES_MAX, struct address, __u64);
 ARRAY(servers, SERVERS_MAX, struct server);
 ARRAY(owners, SERVERS_MAX, struct owner);
 /* Preallocated, so that a *prepare* needs no memory and the table is full at exactly its size. */
 HASH(flows, FLOWS_DEFAULT, struct flow_key, struct flow);
+/* Number of entries by service. Counted before an entry is created, and until after it is deleted: never too low. */
+ARRAY(service_flows, SERVICES_MAX, __u64);
 
 struct {
     __uint(type, BPF_MAP_TYPE_LPM_TRIE);

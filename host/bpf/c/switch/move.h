@@ -37,14 +37,16 @@ static __always_inline bool is_active(__u32 id, __u64 now)
     return owner && owner->term && !is_silent(&at, owner);
 }
 
-/* Whether a message can be relayed to a server: status ok, or the status of the refusal. */
+/* Whether a message can be relayed to a server: status ok, or the status of the refusal. It is relayed as a plain packet
+ * of the family of the server's address. VLAN tags, IPv4 options and IPv6 extension headers would be those of the
+ * sender's network, under the switch's source address. */
 static __always_inline enum status reaches(const struct control *control, __u32 id)
 {
     struct server *server = server_of(id);
 
     if (!server)
         return STATUS_NO_OWNER;
-    return is_ipv4(&server->address) == !control->is_ipv6 ? STATUS_OK : STATUS_FORBIDDEN;
+    return control->is_plain && is_ipv4(&server->address) == !control->is_ipv6 ? STATUS_OK : STATUS_FORBIDDEN;
 }
 
 static __always_inline __u64 deadline_of(const struct control *control)
@@ -85,12 +87,6 @@ static __always_inline enum status is_target(const struct control *control)
     if (entry->target.server != control->sender)
         return STATUS_FORBIDDEN;
     return entry->target.term == control->term ? STATUS_OK : STATUS_STALE;
-}
-
-static __always_inline void clear_target(struct entry *entry)
-{
-    entry->target = (struct site){};
-    entry->deadline = 0;
 }
 
 /*
@@ -176,13 +172,7 @@ static __always_inline bool begin(struct control *control)
         .server = control->sender,
         .term = owner->term,
     };
-    entry->original = entry->owner;
-    entry->flags = 0;
-    entry->zero = 0;
-    entry->last_packet = control->now;
-    entry->reset = 0;
-    entry->claim = 0;
-    entry->more_zero = 0;
+    entry->service = control->place.number;
     return true;
 }
 
@@ -251,7 +241,7 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
     entry->deadline = deadline_of(control);
     if (state != STATE_NONE)
         return flow && commit(flow, entry, state, generation, false) ? RELAY_OK : RACED;
-    switch (create(entry)) {
+    switch (create(entry, control->place.flows_max, control->now)) {
     case CREATED:
         return RELAY_OK;
     case CREATION_RACED:

@@ -8,7 +8,7 @@
 
 /* Version of the keys and values of all maps. Increase it with every change: a loader refuses pinned maps of
  * another version. */
-#define LAYOUT_VERSION 1
+#define LAYOUT_VERSION 2
 
 /* Ports: their numbers are bits of a 64-bit set (may_own_ports). */
 #define PORTS_MAX 64
@@ -25,8 +25,11 @@
 /* Ids of senders of control messages. 0 is the switch's daemon. */
 #define SERVERS_MAX 256
 #define PLACES_MAX 4096
-/* Default; the loader sets the configured number. An element has a value of 216 bytes (struct flow); with its key and
- * the kernel's header it takes about 300 bytes, so 40 MB. */
+/* Addresses of servers, of places and of the switch. */
+#define HOMES_MAX (SERVERS_MAX + PLACES_MAX + OWN_ADDRESSES_MAX)
+/* Numbers of services: a place has one below this. */
+#define SERVICES_MAX 256
+/* Default; the loader sets the configured number. An element takes 256 bytes (struct flow), so 34 MB. */
 #define FLOWS_DEFAULT 131072
 
 /* An owner's service number before its first heartbeat. */

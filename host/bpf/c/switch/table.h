@@ -16,30 +16,74 @@
 
 #include "load.h"
 
-static __always_inline bool is_present(const struct entry *entry, const struct flow_key *key)
+static __always_inline bool is_present(const struct flow *flow, const struct flow_key *key)
 {
-    return entry->state >= STATE_ASKED && entry->state <= STATE_OWNED && same_key(&entry->key, key);
+    return flow->state >= STATE_ASKED && flow->state <= STATE_OWNED && same_key(&flow->key, key);
 }
 
-static __always_inline bool is_unchanged(const struct entry *entry, const struct flow_key *key, __u8 state,
+static __always_inline bool is_unchanged(const struct flow *flow, const struct flow_key *key, __u8 state,
                                          __u64 generation)
 {
-    return entry->state == state && entry->generation == generation && same_key(&entry->key, key);
+    return flow->state == state && flow->generation == generation && same_key(&flow->key, key);
 }
 
-static __always_inline void read_standing(struct standing *at, const struct entry *entry)
+/* Reads from the last cache line of an entry only what its state needs. */
+static __always_inline void read_standing(struct standing *at, const struct flow *flow)
 {
-    at->generation = entry->generation;
-    at->deadline = entry->deadline;
-    at->last_packet = entry->last_packet;
-    at->reset = entry->reset;
-    at->owner = (struct party){.term = entry->owner.term, .server = entry->owner.server};
-    at->target = (struct party){.term = entry->target.term, .server = entry->target.server};
-    at->original = entry->original.server;
-    at->claim = entry->claim;
-    at->state = entry->state;
-    at->flags = entry->flags;
-    __builtin_memset(at->zero, 0, sizeof(at->zero));
+    at->generation = flow->generation;
+    at->last_packet = flow->last_packet;
+    at->owner = (struct party){.term = flow->owner_term, .server = flow->owner};
+    at->original = flow->original;
+    at->owner_claim = flow->owner_claim;
+    at->state = flow->state;
+    at->flags = flow->flags;
+    at->zero = 0;
+    at->deadline = 0;
+    at->target = (struct party){};
+    if (flow->state != STATE_OWNED) {
+        at->deadline = flow->deadline;
+        at->target = (struct party){.term = flow->target_term, .server = flow->target};
+    }
+    at->reset = flow->flags & RESET_OWNER ? flow->reset : 0;
+    at->claim = flow->flags & FIN_CLAIMED ? flow->claim : 0;
+}
+
+static __always_inline void read_owner(const struct flow *flow, struct site *site)
+{
+    site->address = flow->owner_address;
+    site->port = flow->owner_port;
+    site->mac = flow->owner_mac;
+    site->server = flow->owner;
+    site->zero = 0;
+    site->term = flow->owner_term;
+}
+
+static __always_inline void write_owner(struct flow *flow, const struct site *site)
+{
+    flow->owner_address = site->address;
+    flow->owner_port = site->port;
+    flow->owner_mac = site->mac;
+    flow->owner = site->server;
+    flow->owner_term = site->term;
+}
+
+static __always_inline void read_target(const struct flow *flow, struct site *site)
+{
+    site->address = flow->target_address;
+    site->port = flow->target_port;
+    site->mac = flow->target_mac;
+    site->server = flow->target;
+    site->zero = 0;
+    site->term = flow->target_term;
+}
+
+static __always_inline void write_target(struct flow *flow, const struct site *site)
+{
+    flow->target_address = site->address;
+    flow->target_port = site->port;
+    flow->target_mac = site->mac;
+    flow->target = site->server;
+    flow->target_term = site->term;
 }
 
 /* Step 1 of settling (docs/switch.md, Entries): the connection has ended. */
@@ -83,27 +127,53 @@ static __always_inline bool may_be_due(const struct standing *at, __u64 now)
            (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= AFTER_RETURN_NS;
 }
 
+/* Counts an entry of a service, before it is created; false if the service has as many as it may have. */
+static __always_inline bool count_entry(__u32 service, __u64 flows_max)
+{
+    __u64 *count = bpf_map_lookup_elem(&service_flows, &service);
+
+    if (!count)
+        return false;
+    if (__sync_fetch_and_add(count, 1) < flows_max)
+        return true;
+    __sync_fetch_and_add(count, -1);
+    return false;
+}
+
+static __always_inline void uncount_entry(__u32 service)
+{
+    __u64 *count = bpf_map_lookup_elem(&service_flows, &service);
+
+    if (count)
+        __sync_fetch_and_add(count, -1);
+}
+
 /* Removes an entry, if it still has this state and generation and, with `only_at_service`, its owner is at the service
  * endpoint. False otherwise. */
 static __always_inline bool end_entry(struct flow *flow, const struct flow_key *key, __u8 state, __u64 generation,
                                       bool only_at_service)
 {
     bool ends;
+    __u16 service;
 
     bpf_spin_lock(&flow->lock);
-    ends = is_unchanged(&flow->entry, key, state, generation);
+    ends = is_unchanged(flow, key, state, generation);
     if (ends && only_at_service)
-        ends = flow->entry.owner.port == key->service_port &&
-               same_address(&flow->entry.owner.address, &key->service);
+        ends = flow->owner_port == key->service_port && same_address(&flow->owner_address, &key->service);
+    service = flow->service;
     if (ends)
-        flow->entry.state = STATE_ENDED;
+        flow->state = STATE_ENDED;
     bpf_spin_unlock(&flow->lock);
-    if (!ends || bpf_map_delete_elem(&flows, key) == 0)
-        return ends;
+    if (!ends)
+        return false;
+    if (bpf_map_delete_elem(&flows, key) == 0) {
+        uncount_entry(service);
+        return true;
+    }
     /* The kernel could not lock the element's bucket. The entry stays until it is settled or released again. */
     bpf_spin_lock(&flow->lock);
-    if (is_unchanged(&flow->entry, key, STATE_ENDED, generation))
-        flow->entry.state = state;
+    if (is_unchanged(flow, key, STATE_ENDED, generation))
+        flow->state = state;
     bpf_spin_unlock(&flow->lock);
     return false;
 }
@@ -143,14 +213,17 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
     if (!flow)
         return true;
     bpf_spin_lock(&flow->lock);
-    if (is_unchanged(&flow->entry, key, at->state, at->generation)) {
-        if (orphan)
-            flow->entry.owner = flow->entry.original;
-        flow->entry.state = STATE_OWNED;
-        flow->entry.generation = generation;
-        flow->entry.replaced = orphan ? REPLACED_NONE : at->generation;
-        flow->entry.target = (struct site){};
-        flow->entry.deadline = 0;
+    if (is_unchanged(flow, key, at->state, at->generation)) {
+        if (orphan) {
+            flow->owner_address = key->service;
+            flow->owner_port = key->service_port;
+            flow->owner_mac = flow->original_mac;
+            flow->owner = flow->original;
+            flow->owner_term = 0;
+        }
+        flow->state = STATE_OWNED;
+        flow->generation = generation;
+        flow->replaced = orphan ? REPLACED_NONE : at->generation;
     }
     bpf_spin_unlock(&flow->lock);
     return true;
@@ -159,57 +232,83 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
 /*
  * Notes a packet of a flow. The time is written without the lock: at worst it is written to an element that was reused
  * meanwhile, whose last packet is as recent. FIN and RST need the lock. `claim`: the acknowledgment number of the FIN,
- * if `flags` has FIN_CLAIMED.
+ * if `flags` has FIN_CLAIMED (the client's) or FIN_OWNER.
  */
 static __always_inline void note(struct flow *flow, const struct flow_key *key, __u8 flags, __u32 claim,
                                  __u64 now)
 {
-    *(volatile __u64 *)&flow->entry.last_packet = now;
+    *(volatile __u64 *)&flow->last_packet = now;
     if (!flags)
         return;
     bpf_spin_lock(&flow->lock);
-    if (is_present(&flow->entry, key)) {
-        if ((flags & RESET_OWNER) && !(flow->entry.flags & RESET_OWNER))
-            flow->entry.reset = now;
+    if (is_present(flow, key)) {
+        if ((flags & RESET_OWNER) && !(flow->flags & RESET_OWNER))
+            flow->reset = now;
         if (flags & FIN_CLAIMED)
-            flow->entry.claim = claim;
-        flow->entry.flags |= flags;
+            flow->claim = claim;
+        if (flags & FIN_OWNER)
+            flow->owner_claim = claim;
+        flow->flags |= flags;
     }
     bpf_spin_unlock(&flow->lock);
 }
 
-/* Copies a whole entry; false if the element is not this flow's, or not an entry (any more). */
-static __always_inline bool copy(struct flow *flow, const struct flow_key *key, struct entry *entry)
+static __always_inline void clear_target(struct entry *entry)
+{
+    entry->target = (struct site){};
+    entry->deadline = 0;
+}
+
+/* Copies a whole entry, and its standing; false if the element is not this flow's, or not an entry (any more). */
+static __always_inline bool copy(struct flow *flow, const struct flow_key *key, struct entry *entry,
+                                 struct standing *at)
 {
     bool found;
 
+    entry->key = *key;
     bpf_spin_lock(&flow->lock);
-    found = is_present(&flow->entry, key);
-    if (found)
-        *entry = flow->entry;
+    found = is_present(flow, key);
+    if (found) {
+        read_standing(at, flow);
+        read_owner(flow, &entry->owner);
+        /* After a return to the owner the element still has the former target. */
+        if (flow->state == STATE_OWNED)
+            clear_target(entry);
+        else
+            read_target(flow, &entry->target);
+        entry->state = flow->state;
+        entry->flags = flow->flags;
+        entry->service = flow->service;
+        entry->generation = flow->generation;
+        entry->replaced = flow->replaced;
+        entry->original.server = flow->original;
+        entry->original.mac = flow->original_mac;
+        entry->deadline = flow->deadline;
+    }
     bpf_spin_unlock(&flow->lock);
     return found;
 }
 
-/* Writes a changed copy back, if the entry still has this state and generation. Flags that packets have set meanwhile
- * stay. */
+/* Writes a changed copy back, if the entry still has this state and generation; the owner only with `has_moved`. Flags that
+ * packets have set meanwhile stay. */
 static __always_inline bool commit(struct flow *flow, const struct entry *entry, __u8 state, __u64 generation,
                                    bool has_moved)
 {
     bool unchanged;
 
     bpf_spin_lock(&flow->lock);
-    unchanged = is_unchanged(&flow->entry, &entry->key, state, generation);
+    unchanged = is_unchanged(flow, &entry->key, state, generation);
     if (unchanged) {
-        flow->entry.state = entry->state;
-        flow->entry.generation = entry->generation;
-        flow->entry.replaced = entry->replaced;
-        flow->entry.owner = entry->owner;
-        flow->entry.target = entry->target;
-        flow->entry.deadline = entry->deadline;
+        flow->state = entry->state;
+        flow->generation = entry->generation;
+        flow->replaced = entry->replaced;
+        flow->deadline = entry->deadline;
+        write_target(flow, &entry->target);
         /* The RST of a former owner says nothing about the connection of the new one. */
-        if (has_moved)
-            flow->entry.flags &= ~RESET_OWNER;
+        if (has_moved) {
+            write_owner(flow, &entry->owner);
+            flow->flags &= ~RESET_OWNER;
+        }
     }
     bpf_spin_unlock(&flow->lock);
     return unchanged;
@@ -224,20 +323,32 @@ enum creation {
 /* An element that is not filled in yet. Bytes, because a read-only variable cannot contain a lock. */
 static const __u8 empty_flow[sizeof(struct flow)] __attribute__((aligned(8)));
 
-static __always_inline enum creation create(const struct entry *entry)
+static __always_inline enum creation create(const struct entry *entry, __u64 flows_max, __u64 last_packet)
 {
-    struct flow *flow;
-    long error = bpf_map_update_elem(&flows, &entry->key, &empty_flow, BPF_NOEXIST);
+    struct flow *flow = NULL;
+    long error;
 
-    if (error == -17) /* EEXIST */
-        return CREATION_RACED;
-    if (error)
+    if (!count_entry(entry->service, flows_max))
         return CREATION_FULL;
-    flow = bpf_map_lookup_elem(&flows, &entry->key);
-    if (!flow)
-        return CREATION_RACED;
+    error = bpf_map_update_elem(&flows, &entry->key, &empty_flow, BPF_NOEXIST);
+    if (!error)
+        flow = bpf_map_lookup_elem(&flows, &entry->key);
+    if (!flow) {
+        uncount_entry(entry->service);
+        return !error || error == -17 /* EEXIST */ ? CREATION_RACED : CREATION_FULL;
+    }
     bpf_spin_lock(&flow->lock);
-    flow->entry = *entry;
+    flow->key = entry->key;
+    flow->state = entry->state;
+    flow->service = entry->service;
+    flow->last_packet = last_packet;
+    flow->generation = entry->generation;
+    flow->replaced = entry->replaced;
+    flow->deadline = entry->deadline;
+    flow->original = entry->owner.server;
+    flow->original_mac = entry->owner.mac;
+    write_owner(flow, &entry->owner);
+    write_target(flow, &entry->target);
     bpf_spin_unlock(&flow->lock);
     return CREATED;
 }

@@ -7,8 +7,8 @@ enum verdict {
     SWITCHED,   /* to a station */
     ROUTED,     /* to the next hop of a prefix */
     FLOODED,    /* to all other ports */
-    TO_OWNER,   /* a client's packet, to the owner of its flow */
-    TO_TARGET,  /* a client's packet, to the target of its flow, which buffers it */
+    TO_OWNER,   /* a client's packet, or an ICMP error about one of the service, to the owner of the flow */
+    TO_TARGET,  /* the same, to the target of the flow, which buffers it */
     FROM_OWNER, /* from the owner of a flow to its client */
     ANSWERED,   /* a control message, turned into its answer */
     RELAYED,    /* a control message, sent on to another server */
@@ -24,6 +24,7 @@ enum verdict {
     DROP_CONTROL_PORT,
     DROP_CONTROL_INVALID,
     DROP_CONTROL_TAG,
+    DROP_ANNOUNCEMENT,
     VERDICTS,
     UNDECIDED = VERDICTS, /* result of a step that leaves the decision to the next one */
 };

@@ -27,7 +27,7 @@ pub struct Site {
     pub mac: Mac,
     /// The server.
     pub server: ServerId,
-    /// The server's term when it was named.
+    /// The server's term when it was named; 0 for the original owner, whose term does not matter.
     pub term: u64,
 }
 
@@ -60,6 +60,8 @@ pub struct FlowEntry {
     pub has_client_fin: bool,
     /// Whether the owner has sent a FIN.
     pub has_owner_fin: bool,
+    /// The acknowledgment number of the owner's FIN, if the client has not acknowledged it yet.
+    pub owner_fin_claim: Option<u32>,
     /// Time of the owner's first RST.
     pub owner_rst: Option<Time>,
     /// The acknowledgment number of a client's FIN that the owner has not acknowledged yet.
@@ -192,46 +194,47 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
     const FIN_OWNER: u8 = 2;
     const RESET_OWNER: u8 = 4;
     const FIN_CLAIMED: u8 = 8;
+    const FIN_CONFIRMED: u8 = 16;
     let mut reader = Reader::new(value);
-    reader.skip::<8>(); // lock
-    let (client, service) = (reader.array(), reader.array());
-    let (client, service) = (Endpoint::new(client, reader.port()), Endpoint::new(service, reader.port()));
+    reader.skip::<4>(); // lock
     let state = FlowState::try_from(reader.u8()).ok().filter(|state| *state != FlowState::None)?;
     let flags = reader.u8();
-    reader.skip::<2>();
-    let generation = reader.u64();
-    let replaced = reader.u64();
-    let (owner, target, original) = (site(&mut reader), site(&mut reader), site(&mut reader));
-    let has_target = state != FlowState::Owned;
-    let deadline = Time(reader.u64());
+    let (owner, original) = (ServerId(reader.u8()), ServerId(reader.u8()));
     let last_packet = Time(reader.u64());
+    let generation = reader.u64();
+    let owner_term = reader.u64();
+    let (owner_port, owner_mac) = (reader.port(), Mac(reader.array()));
+    let (client, service) = (reader.array(), reader.array());
+    let (client, service) = (Endpoint::new(client, reader.port()), Endpoint::new(service, reader.port()));
+    let original_mac = Mac(reader.array());
+    let target = ServerId(reader.u8());
+    reader.skip::<1>(); // service
+    let owner_at = Endpoint::new(reader.array(), owner_port);
+    let owner_claim = reader.u32();
+    let target_address = reader.array();
+    let target_at = Endpoint::new(target_address, reader.port());
+    let (target_mac, target_term) = (Mac(reader.array()), reader.u64());
+    let deadline = Time(reader.u64());
     let reset = Time(reader.u64());
+    let replaced = reader.u64();
     let claim = reader.u32();
+    let has_target = state != FlowState::Owned;
+    let target = Site { at: target_at, mac: target_mac, server: target, term: target_term };
     Some(FlowEntry {
         client,
         service,
         state,
         generation,
         replaced,
-        owner,
+        owner: Site { at: owner_at, mac: owner_mac, server: owner, term: owner_term },
         target: has_target.then_some(target),
-        original,
+        original: Site { at: service, mac: original_mac, server: original, term: 0 },
         deadline: has_target.then_some(deadline),
         last_packet,
         has_client_fin: flags & FIN_CLIENT != 0,
         has_owner_fin: flags & FIN_OWNER != 0,
+        owner_fin_claim: (flags & (FIN_OWNER | FIN_CONFIRMED) == FIN_OWNER).then_some(owner_claim),
         owner_rst: (flags & RESET_OWNER != 0).then_some(reset),
         client_fin_claim: (flags & (FIN_CLAIMED | FIN_CLIENT) == FIN_CLAIMED).then_some(claim),
     })
-}
-
-/// Decodes `struct site`.
-fn site(reader: &mut Reader<'_>) -> Site {
-    let address = reader.array();
-    let at = Endpoint::new(address, reader.port());
-    let mac = Mac(reader.array());
-    let server = reader.u32();
-    reader.skip::<4>();
-    debug_assert!(server < SENDERS_MAX as u32, "the program stores ids of configured servers");
-    Site { at, mac, server: ServerId(server as u8), term: reader.u64() }
 }

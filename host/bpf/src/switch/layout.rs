@@ -8,7 +8,7 @@ use spillway_rules::{Address, Endpoint, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
-pub(super) const LAYOUT_VERSION: u32 = 1;
+pub(super) const LAYOUT_VERSION: u32 = 2;
 /// `PORT_NONE` in `c/switch/settings.h`: the port of an address that is a server's, but no configured station's.
 pub(super) const PORT_NONE: u8 = 255;
 /// The key of an array's only element, or of its first one.
@@ -177,15 +177,17 @@ pub(super) fn endpoint(endpoint: Endpoint) -> Vec<u8> {
     Writer::new().endpoint(endpoint).finish(20)
 }
 
-/// `struct place`. `may_own_ports`: bit n is set if the servers at port n may own the service.
-pub(super) fn place(place: &Place, may_own_ports: u64) -> Vec<u8> {
+/// `struct place`. `may_own_ports`: bit n is set if the servers at port n may own the service. `flows_max`: the maximum
+/// number of the service's flows with an entry.
+pub(super) fn place(place: &Place, may_own_ports: u64, flows_max: u64) -> Vec<u8> {
     Writer::new()
         .endpoint(place.service)
         .u16(place.number.0.into())
         .u8(place.server.0)
         .u8(place.is_endpoint().into())
         .u64(may_own_ports)
-        .finish(32)
+        .u64(flows_max)
+        .finish(40)
 }
 
 /// Decodes `struct place` and its key.

@@ -18,7 +18,7 @@ pub const PINS: &str = "/sys/fs/bpf/spillway";
 /// `BPF_FS_MAGIC` in <linux/magic.h>.
 const BPF_FS: u32 = 0xcafe_4a11;
 /// The maps that are pinned: all but the constants and the program's working memory (`scratch`).
-const MAPS: [&str; 13] = [
+const MAPS: [&str; 15] = [
     "settings",
     "shared",
     "interfaces",
@@ -26,9 +26,11 @@ const MAPS: [&str; 13] = [
     "stations",
     "own_addresses",
     "places",
+    "homes",
     "servers",
     "owners",
     "flows",
+    "service_flows",
     "prefixes",
     "egress",
     "verdicts",

@@ -50,6 +50,7 @@ pub(super) struct Tables {
     own_addresses: Map,
     prefixes: Map,
     places: Map,
+    homes: Map,
     servers: Map,
     owners: Map,
 }
@@ -64,6 +65,7 @@ impl Tables {
             own_addresses: Map::of(object, "own_addresses")?,
             prefixes: Map::of(object, "prefixes")?,
             places: Map::of(object, "places")?,
+            homes: Map::of(object, "homes")?,
             servers: Map::of(object, "servers")?,
             owners: Map::of(object, "owners")?,
         })
@@ -100,7 +102,7 @@ impl Tables {
     }
 
     /// The maps with the configuration, in the order in which they are written.
-    fn maps(&self) -> [&Map; 7] {
+    fn maps(&self) -> [&Map; 8] {
         [
             &self.ports,
             &self.servers,
@@ -108,12 +110,13 @@ impl Tables {
             &self.own_addresses,
             &self.prefixes,
             &self.places,
+            &self.homes,
             &self.settings,
         ]
     }
 
     /// What [`maps`](Self::maps) contain.
-    fn read(&self) -> Result<[Entries; 7], BpfError> {
+    fn read(&self) -> Result<[Entries; 8], BpfError> {
         let mut all = std::array::from_fn(|_| Entries::new());
         for (map, entries) in self.maps().into_iter().zip(&mut all) {
             for key in map.handle().keys() {
@@ -125,7 +128,7 @@ impl Tables {
     }
 
     /// What [`maps`](Self::maps) contain for a configuration.
-    fn wanted(&self, config: &Config, epoch: u64) -> [Entries; 7] {
+    fn wanted(&self, config: &Config, epoch: u64) -> [Entries; 8] {
         let settings = Settings {
             control_port: config.control.first().map_or(0, |endpoint| endpoint.port()),
             server_last: config.servers.iter().map(|server| server.id.0).max().unwrap_or(0),
@@ -139,11 +142,12 @@ impl Tables {
             own_addresses(config),
             prefixes(config),
             places(config),
+            homes(config),
             Entries::from([(ONLY.to_vec(), settings.value())]),
         ]
     }
 
-    fn write(&self, before: &[Entries; 7], after: &[Entries; 7]) -> Result<(), BpfError> {
+    fn write(&self, before: &[Entries; 8], after: &[Entries; 8]) -> Result<(), BpfError> {
         let mut maps = self.maps().into_iter().zip(before.iter().zip(after));
         maps.try_for_each(|(map, (before, after))| replace(map, before, after))
     }
@@ -254,7 +258,14 @@ fn places(config: &Config) -> Entries {
         .map(|place| {
             let may_own = config.ports.iter().filter(|port| port.may_own.contains(place.number));
             let ports = may_own.fold(0, |ports, port| ports | 1 << port.id.number());
-            (layout::endpoint(place.at), layout::place(place, ports))
+            let flows_max = config.service_flows_max.get(&place.number);
+            let flows_max = flows_max.map_or(u64::MAX, |flows_max| *flows_max as u64);
+            (layout::endpoint(place.at), layout::place(place, ports, flows_max))
         })
         .collect()
+}
+
+fn homes(config: &Config) -> Entries {
+    let homes = config.homes();
+    homes.into_iter().map(|(address, ports)| (address.0.to_vec(), ports.to_ne_bytes().to_vec())).collect()
 }

@@ -25,6 +25,8 @@ pub struct Frame {
     /// IPv6 only: the extension headers, each with its kind and its length field. Kind 44 is a fragment
     /// header, whose second number is the field with offset and flags.
     pub extensions: Vec<(u8, u16)>,
+    /// IPv6 only: the length of the payload in the header, if it is not the true one.
+    pub ipv6_length: Option<u16>,
     /// Bytes after the ports.
     pub payload: usize,
 }
@@ -40,6 +42,7 @@ impl Frame {
             option_words: 0,
             fragment_field: 0,
             extensions: Vec::new(),
+            ipv6_length: None,
             payload: 16,
         }
     }
@@ -76,7 +79,13 @@ impl Frame {
                 frame.extend(vec![1; self.option_words * 4]);
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0]);
+                let units = self.extensions.iter().map(|(kind, field)| match kind {
+                    44 => 1,
+                    _ => 1 + usize::from(*field as u8),
+                });
+                let length = self.ipv6_length.unwrap_or((8 * units.sum::<usize>() + 4 + self.payload) as u16);
+                frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+                frame.extend(length.to_be_bytes());
                 frame.push(self.extensions.first().map_or(self.protocol, |(kind, _)| *kind));
                 frame.push(64);
                 frame.extend(source.octets());

@@ -182,6 +182,11 @@ fn frames_of_the_table_get_their_verdicts() {
         ("IPv6 first fragment", with_extensions(&[(44, 1)]), DropFragment),
         ("IPv6 whole packet with a fragment header", with_extensions(&[(44, 0)]), DropFragment),
         ("IPv6 first fragment after options", with_extensions(&[(0, 0), (44, 1), (60, 0)]), DropFragment),
+        (
+            "IPv6 first fragment with padding in place of its ports",
+            Frame { ipv6_length: Some(8), ..with_extensions(&[(44, 1)]) },
+            DropLongChain,
+        ),
         ("IPv6 later fragment", with_extensions(&[(44, 8)]), PassLaterFragment),
         ("IPv6 seven options", with_extensions(&[(60, 0); 7]), ToEndpoint),
         ("IPv6 eight options", with_extensions(&[(60, 0); 8]), DropLongChain),

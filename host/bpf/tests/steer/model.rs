@@ -97,7 +97,7 @@ fn parse(frame: &[u8]) -> Option<Parsed> {
 
 fn parse_arp(packet: &[u8]) -> Option<Parsed> {
     let packet: &[u8; 28] = packet.first_chunk()?;
-    if packet[..6] != [0, 1, 0x08, 0, 6, 4] {
+    if !matches!(packet[..6], [0, 1 | 6, 0x08, 0, 6, 4]) {
         return Some(Parsed::Other);
     }
     let local = Ipv4Addr::new(packet[24], packet[25], packet[26], packet[27]).into();
@@ -127,8 +127,12 @@ fn parse_ipv6(packet: &[u8]) -> Option<Parsed> {
     let address = |at: usize| IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&header[at..at + 16]).unwrap()));
     let (peer, local) = (address(8), address(24));
     let (mut next, mut at, mut is_fragment) = (header[6], 40, false);
+    let end = 40 + usize::from(u16_at(header, 4)?);
     for _ in 0..EXTENSIONS_MAX {
         match next {
+            0 | 6 | 17 | 43 | 44 | 60 if is_fragment && at + 8 > end => {
+                return Some(Parsed::LongChain { local });
+            }
             44 => {
                 let extension = packet.get(at..at + 8)?;
                 if u16_at(extension, 2)? & 0xfff8 != 0 {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use spillway_bpf::switch::Switch;
-use spillway_rules::Verdict;
+use spillway_rules::{Endpoint, Verdict};
 use spillway_transport::Time;
 use spillway_wire::switch::{Kind, Site, Status};
 
@@ -139,6 +139,83 @@ fn compete(switch: &Switch, server: u8, pairs: &[Pair], meeting: &Meeting) -> us
 /// The server to which a flow moves while entries come and go.
 fn target_of(flow: u32) -> u8 {
     2 + u8::try_from(flow % 3).unwrap()
+}
+
+/// Two servers ask for more entries than their service may have, and end them: never more exist, and no place is lost.
+#[test]
+fn two_cpus_do_not_exceed_the_bound_of_a_service() {
+    const BOUND: usize = 5;
+    const TRIES: u64 = 50_000;
+    let mut config = config(2);
+    config.service_flows_max.insert(SERVICE, BOUND);
+    // A second service endpoint, of server 2.
+    let other = place_of(2);
+    let place = config.places.iter_mut().find(|place| place.at == other).unwrap();
+    place.service = other;
+    let Some(switch) = loaded(Switch::load_for_tests(&config, EPOCH)) else { return };
+    register(&switch, 2, NOW);
+    // Entries that exist for sure: those that were created, and whose end has not begun.
+    let entries = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let (switch, entries) = (&switch, &entries);
+        let threads = [(1_u8, service()), (2, other)].map(|(server, endpoint)| {
+            scope.spawn(move || {
+                let (mut held, mut refused) = (Vec::new(), 0);
+                for number in 0..TRIES {
+                    // Ends its oldest entry when it has three, so that both compete for the last places.
+                    let flow = (number % 1000) as u32;
+                    let mut prepare = message(Kind::Prepare, server, 10 + 3 * number, flow);
+                    prepare.set_service(endpoint);
+                    prepare.set_owner(Site::new(endpoint, mac(server)));
+                    let run = switch.test_run(port(server), NOW, &control_frame(server, prepare)).unwrap();
+                    let reply = answer_of(server, &run.frame);
+                    if run.verdict == Verdict::Relayed {
+                        let before = entries.fetch_add(1, Ordering::AcqRel);
+                        assert!(before < BOUND, "{before} entries existed before");
+                        held.push((flow, reply.generation()));
+                    } else {
+                        assert_eq!(reply.status(), Ok(Status::Full));
+                        refused += 1;
+                    }
+                    if held.len() > 3 || (run.verdict != Verdict::Relayed && !held.is_empty()) {
+                        let (flow, generation) = held.remove(0);
+                        entries.fetch_sub(1, Ordering::AcqRel);
+                        release_asked(switch, server, endpoint, 11 + 3 * number, flow, generation);
+                    }
+                }
+                for (index, (flow, generation)) in held.into_iter().enumerate() {
+                    let sequence = 20 + 3 * TRIES + 2 * index as u64;
+                    entries.fetch_sub(1, Ordering::AcqRel);
+                    release_asked(switch, server, endpoint, sequence, flow, generation);
+                }
+                refused
+            })
+        });
+        let refused = threads.map(|thread| thread.join().unwrap());
+        println!("of {TRIES} each, {refused:?} were refused");
+        assert!(refused.iter().all(|count| *count > 0), "the servers should compete");
+    });
+    assert_eq!(switch.flows().unwrap().count(), 0);
+    // All places are free again.
+    let relayed = |flow: u32| {
+        let mut prepare = message(Kind::Prepare, 1, 10 * TRIES + u64::from(flow), flow);
+        prepare.set_owner(Site::new(service(), mac(1)));
+        switch.test_run(port(1), NOW, &control_frame(1, prepare)).unwrap().verdict == Verdict::Relayed
+    };
+    assert_eq!((0..20).filter(|flow| relayed(*flow)).count(), BOUND);
+}
+
+/// Takes a flow back from a target that was asked, and ends its entry.
+fn release_asked(switch: &Switch, server: u8, endpoint: Endpoint, sequence: u64, flow: u32, generation: u64) {
+    let mut own = message(Kind::Own, server, sequence, flow);
+    own.set_service(endpoint);
+    own.set_generation(generation);
+    let owned = ask(switch, server, NOW, own);
+    assert_eq!(owned.status(), Ok(Status::Ok));
+    let mut release = message(Kind::Release, server, sequence + 1, flow);
+    release.set_service(endpoint);
+    release.set_generation(owned.generation());
+    assert_eq!(ask(switch, server, NOW, release).status(), Ok(Status::Ok));
 }
 
 /// Elements of a small table are used for one flow after the other while packets of all flows arrive.

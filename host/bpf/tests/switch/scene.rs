@@ -91,6 +91,7 @@ pub fn config(servers: u8) -> Config {
         .collect(),
         owner_timeout: std::time::Duration::from_secs(1),
         flows_max: 4096,
+        service_flows_max: Default::default(),
     }
 }
 

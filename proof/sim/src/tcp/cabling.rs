@@ -176,6 +176,7 @@ impl Cabling {
             places: in_rack().flat_map(|cable| self.configured_places(cable)).collect(),
             owner_timeout,
             flows_max,
+            service_flows_max: Default::default(),
         }
     }
 

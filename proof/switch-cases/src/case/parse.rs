@@ -388,6 +388,7 @@ impl Writer {
             claim: None,
             client_fin: false,
             owner_fin: false,
+            owner_claim: None,
             reset_ns: None,
         };
         while !line.is_at_end() {
@@ -403,6 +404,10 @@ impl Writer {
                 "claim" => check.claim = Some(line.number("a sequence number")?),
                 "client-fin" => check.client_fin = true,
                 "owner-fin" => check.owner_fin = true,
+                "owner-claim" => {
+                    check.owner_fin = true;
+                    check.owner_claim = Some(line.number("a sequence number")?);
+                }
                 "reset" => check.reset_ns = Some(START_NS + line.time("a time")?),
                 other => return Err(field.error(format!("unknown field `{other}` of a flow"))),
             }

@@ -104,7 +104,14 @@ impl Ip {
             // A routing header with no segments left, or one option that fills the header.
             let mut header = vec![0, *units, 1];
             header.resize(8 * (usize::from(*units) + 1), 0);
-            header[3] = if *kind == 43 { 0 } else { u8::try_from(header.len() - 4).unwrap_or(u8::MAX) };
+            header[3] = match *kind {
+                43 => 0,
+                FRAGMENT_HEADER => 1,
+                _ => u8::try_from(header.len() - 4).unwrap_or(u8::MAX),
+            };
+            if *kind == FRAGMENT_HEADER {
+                header[1..3].fill(0);
+            }
             headers.push((*kind, header));
         }
         let offset = match self.fragment {
@@ -147,6 +154,13 @@ impl Payload {
                     1
                 }
             }
+            Payload::Error(error) => {
+                if error.quoted.source.is_ipv6() {
+                    58
+                } else {
+                    1
+                }
+            }
             Payload::Other(protocol, _) => *protocol,
         }
     }
@@ -173,6 +187,15 @@ impl Payload {
                 let check = checksum(&[&pseudo, &bytes], 0);
                 bytes[2..4].copy_from_slice(&check.to_be_bytes());
                 bytes
+            }
+            Payload::Error(error) => {
+                let mut quoted = error.quoted.bytes();
+                quoted.truncate(error.bytes);
+                // An unused field, or an MTU.
+                let bytes = [&[error.kind, 0, 0, 0, 0, 0, 5, 0x14], &quoted[..]].concat();
+                let pseudo = if source.is_ipv6() { pseudo(&bytes) } else { Vec::new() };
+                let check = checksum(&[&pseudo, &bytes], error.checksum_error);
+                [&bytes[..2], &check.to_be_bytes(), &bytes[4..]].concat()
             }
             Payload::Other(_, bytes) => bytes.clone(),
         }

@@ -7,9 +7,11 @@
 //! | `tcp alice:40000 > web syn ack fin rst psh seq 7 acknowledges 9 data 100 options 3` | TCP; the flags in any order |
 //! | `udp alice:40000 > 10.0.0.1:53 data 8` | UDP |
 //! | `icmp alice > A` | an echo request; `icmp6` for ICMPv6 |
+//! | `error 3 gateway > A quotes 28 tcp web > alice:40000 ack` | an ICMP error of type 3, which quotes 28 bytes of the packet |
 //! | `protocol 47 alice > A data 8` | another IP protocol |
-//! | `arp request alice for 10.0.0.1`, `arp reply A to alice` | ARP |
+//! | `arp request alice for 10.0.0.1`, `arp reply A to alice` | ARP; `arp reply B as 10.0.0.1 to alice` with another sender's address |
 //! | `solicit alice for 2001:db8::1` | IPv6 neighbour solicitation |
+//! | `discover 136 B > alice about 2001:db8::1` | a message of neighbour discovery, here an advertisement |
 //! | `raw 0x88cc data 46` | neither IP nor ARP |
 //! | `own A flow alice:40000 web generation g3` | a control message of a server (see `message/parse.rs`) |
 //!
@@ -19,10 +21,12 @@
 //! |---|---|
 //! | `eth from alice to A` | MACs; either may be missing |
 //! | `from web`, `to web-b` | addresses and ports |
+//! | `about web-b` | destination of an error, and source of the packet that it quotes |
+//! | `quoted ttl 3` | a change of the quoted packet |
 //! | `vlan 5`, `vlan 5 7`, `service-vlan 5 7` | tags, from outside; 802.1ad for the first of `service-vlan`; `vlan none` |
 //! | `ttl 1` | TTL or hop limit |
 //! | `options 2` | words of IPv4 options |
-//! | `extensions hop routing destination long` | IPv6 extension headers; `long` are 24 bytes of destination options |
+//! | `extensions hop routing destination long fragment` | IPv6 extension headers; `long` are 24 bytes of destination options, `fragment` is a first fragment's |
 //! | `fragment first`, `later`, `atomic` | see [`Fragment`] |
 //! | `checksum 5`, `ip-checksum 5`, `checksum none` | makes a checksum wrong; `none` for UDP |
 //! | `length -1` | makes the length of UDP wrong |
@@ -34,7 +38,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Arp, Body, Content, Edit, Fragment, Ip, Packet, Payload, SERVICE_VLAN, Tcp, VLAN, tcp_flags};
+use super::{
+    Arp, Body, Content, Edit, Fragment, IcmpError, Ip, Packet, Payload, SERVICE_VLAN, Tcp, VLAN, tcp_flags,
+};
 use crate::error::TextError;
 use crate::mac::Mac;
 use crate::message::{KINDS, Message};
@@ -104,6 +110,17 @@ impl Packet {
                 }
                 line.accept("none");
             }
+            "about" => {
+                let is_v6 = matches!(&self.body, Body::Ip(ip) if ip.source.is_ipv6());
+                let at = setup.read_endpoint(line, is_v6)?;
+                self.set_subject(at).ok_or_else(|| change.error("the packet is no ICMP error about TCP"))?;
+            }
+            "quoted" => {
+                let word = line.word("a change")?;
+                let quoted = self.ip_mut().and_then(Ip::quoted_mut);
+                let quoted = quoted.ok_or_else(|| change.error("the packet is no ICMP error"))?;
+                quoted.read_change(word, line)?;
+            }
             "message" => {
                 let message =
                     self.message_mut().ok_or_else(|| change.error("the packet has no control message"))?;
@@ -122,6 +139,16 @@ impl Packet {
         Ok(())
     }
 
+    /// Addresses an error to the sender of the packet that it quotes.
+    fn set_subject(&mut self, at: SocketAddr) -> Option<()> {
+        let ip = self.ip_mut()?;
+        ip.destination = at.ip();
+        let quoted = ip.quoted_mut()?;
+        let Payload::Tcp(tcp) = &mut quoted.payload else { return None };
+        (quoted.source, tcp.source) = (at.ip(), at.port());
+        Some(())
+    }
+
     fn set_end(&mut self, at: SocketAddr, is_source: bool) -> Option<()> {
         let ip = self.ip_mut()?;
         let (address, port) = match (&mut ip.payload, is_source) {
@@ -137,6 +164,11 @@ impl Packet {
 }
 
 impl Ip {
+    /// The packet that an ICMP error quotes.
+    pub(crate) fn quoted_mut(&mut self) -> Option<&mut Ip> {
+        if let Payload::Error(error) = &mut self.payload { Some(&mut *error.quoted) } else { None }
+    }
+
     fn read_change(&mut self, change: Word<'_>, line: &mut Line<'_>) -> Result<(), TextError> {
         match (change.text, &mut self.payload) {
             ("ttl", _) => self.hop_limit = line.number("a number up to 255")?,
@@ -159,6 +191,7 @@ impl Ip {
             }
             ("ip-checksum", _) => self.checksum_error = line.number("a number")?,
             ("checksum", Payload::Tcp(tcp)) => tcp.checksum_error = line.number("a number")?,
+            ("checksum", Payload::Error(error)) => error.checksum_error = line.number("a number")?,
             ("checksum", Payload::Udp(udp)) => {
                 udp.checksum_error = if line.accept("none") { None } else { Some(line.number("a number")?) };
             }
@@ -175,6 +208,7 @@ fn extension(name: &str) -> Option<(u8, u8)> {
         "routing" => (43, 0),
         "destination" => (60, 0),
         "long" => (60, 2),
+        "fragment" => (44, 0),
         _ => return None,
     })
 }
@@ -201,6 +235,8 @@ fn read_body(context: &mut PacketContext<'_>, line: &mut Line<'_>) -> Result<Pac
             let kind = if is_v6 { 128 } else { 8 };
             Packet::ip(source, destination, Payload::Icmp(kind, vec![0, 1, 0, 1]))
         }
+        "error" => read_error(setup, line)?,
+        "discover" => read_discovery(setup, line)?,
         "protocol" => {
             let protocol = line.number("a protocol number")?;
             let (source, destination) = read_hosts(setup, line, false)?;
@@ -223,13 +259,51 @@ fn read_body(context: &mut PacketContext<'_>, line: &mut Line<'_>) -> Result<Pac
             Some((_, kind)) => return read_message(context, *kind, line),
             None => {
                 return Err(word.error(format!(
-                    "unknown packet `{name}`: expected tcp, udp, icmp, icmp6, protocol, arp, solicit, raw or the \
-                     kind of a control message"
+                    "unknown packet `{name}`: expected tcp, udp, icmp, icmp6, error, protocol, arp, solicit, discover, \
+                     raw or the kind of a control message"
                 )));
             }
         },
     };
     packet.set_macs(setup, context.ingress);
+    Ok(packet)
+}
+
+/// Reads an ICMP error after its first word.
+fn read_error(setup: &Setup, line: &mut Line<'_>) -> Result<Packet, TextError> {
+    let kind = line.number("a type")?;
+    let source = line.word("a host or an address")?;
+    line.expect(">")?;
+    let destination = line.word("a host or an address")?;
+    line.expect("quotes")?;
+    let bytes = line.number("a number of bytes")?;
+    line.expect("tcp")?;
+    let (from, to) = read_ends(setup, line)?;
+    let mut quoted = Packet::tcp(from, to, 0);
+    let Body::Ip(mut quoted) = std::mem::replace(&mut quoted.body, Body::Other(0, Vec::new())) else {
+        return Err(source.error("the quoted packet is not IP"));
+    };
+    if let Payload::Tcp(tcp) = &mut quoted.payload {
+        read_tcp(tcp, line)?;
+    }
+    let is_v6 = from.is_ipv6();
+    let (source, destination) = (read_host(setup, source, is_v6)?, read_host(setup, destination, is_v6)?);
+    let error = IcmpError { kind, quoted: Box::new(quoted), bytes, checksum_error: 0 };
+    Ok(Packet::ip(source, destination, Payload::Error(error)))
+}
+
+/// Reads a message of neighbour discovery after its first word.
+fn read_discovery(setup: &Setup, line: &mut Line<'_>) -> Result<Packet, TextError> {
+    let kind = line.number("a type")?;
+    let (source, destination) = read_hosts(setup, line, true)?;
+    line.expect("about")?;
+    let about = line.parse::<std::net::Ipv6Addr>("an IPv6 address")?;
+    // The option with the sender's Ethernet address is not read by the switch.
+    let content = [&[0; 4], &about.octets()[..], &[2, 1, 2, 0, 0, 0, 0, 9]].concat();
+    let mut packet = Packet::ip(source, destination, Payload::Icmp(kind, content));
+    if let Some(ip) = packet.ip_mut() {
+        ip.hop_limit = 255;
+    }
     Ok(packet)
 }
 
@@ -249,14 +323,15 @@ fn read_ends(setup: &Setup, line: &mut Line<'_>) -> Result<(SocketAddr, SocketAd
 }
 
 fn read_hosts(setup: &Setup, line: &mut Line<'_>, is_v6: bool) -> Result<(IpAddr, IpAddr), TextError> {
-    let read = |line: &mut Line<'_>| {
-        let word = line.word("a host or an address")?;
-        let address = setup.host_address(word.text, is_v6).or_else(|| word.text.parse().ok());
-        address.ok_or_else(|| word.error(format!("`{}` is not a host or an address", word.text)))
-    };
-    let source = read(line)?;
+    let source = line.word("a host or an address")?;
     line.expect(">")?;
-    Ok((source, read(line)?))
+    let destination = line.word("a host or an address")?;
+    Ok((read_host(setup, source, is_v6)?, read_host(setup, destination, is_v6)?))
+}
+
+fn read_host(setup: &Setup, word: Word<'_>, is_v6: bool) -> Result<IpAddr, TextError> {
+    let address = setup.host_address(word.text, is_v6).or_else(|| word.text.parse().ok());
+    address.ok_or_else(|| word.error(format!("`{}` is not a host or an address", word.text)))
 }
 
 fn read_tcp(tcp: &mut Tcp, line: &mut Line<'_>) -> Result<(), TextError> {
@@ -316,7 +391,8 @@ fn read_arp(setup: &Setup, line: &mut Line<'_>) -> Result<Packet, TextError> {
 
 fn read_arp_host(setup: &Setup, line: &mut Line<'_>) -> Result<(Mac, [u8; 4]), TextError> {
     let word = line.word("a host")?;
-    match (setup.mac(word.text), setup.host_address(word.text, false)) {
+    let address = if line.accept("as") { line.accept_parsed() } else { setup.host_address(word.text, false) };
+    match (setup.mac(word.text), address) {
         (Some(mac), Some(IpAddr::V4(address))) => Ok((mac, address.octets())),
         _ => Err(word.error(format!("`{}` is not a host with an IPv4 address", word.text))),
     }

@@ -106,7 +106,8 @@ fn draw(world: &mut World) -> Drawn {
         },
         35..58 => world.flow_message(),
         58..75 => world.client_packet(),
-        75..90 => world.server_packet(),
+        75..88 => world.server_packet(),
+        88..92 => world.icmp_error(),
         _ => world.other_frame(),
     };
     world.mutate(&mut drawn);

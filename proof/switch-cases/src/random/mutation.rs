@@ -62,8 +62,9 @@ impl World {
         let fragment = self.pick(&[Fragment::First, Fragment::Later, Fragment::Atomic]);
         let option_words = self.pick(&[1, 2, 10]);
         let checksum_error = self.pick(&[1, 0x8000, 0xfffe, 0xffff]);
-        let extensions: Vec<(u8, u8)> =
-            (0..self.random.below(11)).map(|_| self.pick(&[(0, 0), (43, 0), (60, 0), (60, 2)])).collect();
+        let extensions: Vec<(u8, u8)> = (0..self.random.below(11))
+            .map(|_| self.pick(&[(0, 0), (43, 0), (60, 0), (60, 2), (44, 0)]))
+            .collect();
         let Some(ip) = drawn.packet.ip_mut() else { return };
         match change {
             0 => ip.hop_limit = hop_limit,
@@ -72,6 +73,7 @@ impl World {
             3 => ip.checksum_error = checksum_error,
             4 => match &mut ip.payload {
                 Payload::Tcp(tcp) => tcp.checksum_error = checksum_error,
+                Payload::Error(error) => error.checksum_error = checksum_error,
                 Payload::Udp(udp) => udp.checksum_error = Some(checksum_error).filter(|error| error & 1 == 0),
                 _ => {}
             },

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::world::{KnownFlow, World};
 use crate::mac::Mac;
 use crate::message::numbers::state;
-use crate::packet::{Arp, Body, Content, Packet, Payload, tcp_flags};
+use crate::packet::{Arp, Body, Content, Fragment, IcmpError, Packet, Payload, tcp_flags};
 use crate::setup::{DAEMON_PORT, Host};
 
 /// A frame and the port at which it arrives.
@@ -66,6 +66,7 @@ impl World {
         let (source, target) = (&hosts[source_index], &hosts[target_index]);
         let ingress = source.port.unwrap_or(1);
         let mut packet = match self.random.below(6) {
+            0 if self.chance(50) => self.discovery(source, target),
             0 => self.arp(source, target),
             1 => self.solicitation(source),
             2 => Packet {
@@ -125,6 +126,64 @@ impl World {
         packet
     }
 
+    /// An ICMP error about a packet that a flow's owner, or another host of the flow, has sent.
+    pub(super) fn icmp_error(&mut self) -> Drawn {
+        let flow = self.any_flow();
+        let at = if self.chance(85) { flow.service } else { flow.owner_at };
+        let at = if at.is_ipv4() == flow.client.is_ipv4() { at } else { flow.service };
+        let mut segment = Packet::tcp(at, flow.client, self.flags());
+        self.fill_tcp(&mut segment, true);
+        let Body::Ip(mut quoted) = segment.body else { unreachable!("TCP is in IP") };
+        quoted.hop_limit = self.pick(&[1, 63]);
+        if at.is_ipv4() && self.chance(10) {
+            quoted.option_words = self.pick(&[1, 10]);
+        }
+        if self.chance(5) {
+            quoted.fragment = self.pick(&[Fragment::First, Fragment::Later, Fragment::Atomic]);
+        }
+        let header_bytes = if at.is_ipv4() { 20 } else { 40 };
+        let bytes = header_bytes + self.pick(&[0_usize, 3, 4, 8, 17, 18, 20, 100, 100]);
+        let kinds: &[u8] = if at.is_ipv4() { &[3, 3, 11, 12, 4, 5, 0] } else { &[1, 2, 2, 3, 4, 0, 5] };
+        let kind = self.pick(kinds);
+        let checksum_error = if self.chance(10) { self.pick(&[1, 0xffff]) } else { 0 };
+        let error = IcmpError { kind, quoted: Box::new(quoted), bytes, checksum_error };
+        let is_v6 = at.is_ipv6();
+        let hosts: Vec<Host> = self.setup.hosts.values().cloned().collect();
+        let index = self.index(hosts.len());
+        let sender = &hosts[index];
+        let from = sender.addresses.iter().copied().find(|address| address.is_ipv6() == is_v6);
+        let to = if self.chance(95) { at.ip() } else { flow.client.ip() };
+        let mut packet = Packet::ip(from.unwrap_or(flow.client.ip()), to, Payload::Error(error));
+        let ingress = sender.port.unwrap_or(1);
+        packet.set_macs(&self.setup, ingress);
+        packet.source = sender.mac;
+        if self.chance(20) {
+            packet.destination = self.port_mac(ingress);
+        }
+        Drawn { ingress, packet }
+    }
+
+    /// Neighbour discovery of one host, which sometimes announces the address of another one.
+    fn discovery(&mut self, source: &Host, target: &Host) -> Packet {
+        let mut places: Vec<IpAddr> = self.setup.places.values().map(|place| place.at.ip()).collect();
+        places.extend(self.setup.hosts.values().flat_map(|host| host.addresses.clone()));
+        places.extend(self.setup.own_addresses.clone());
+        places.retain(IpAddr::is_ipv6);
+        let own = source.addresses.iter().copied().find(IpAddr::is_ipv6);
+        let mut pick = |own: Option<IpAddr>, percent| match own {
+            Some(own) if self.chance(percent) => own,
+            _ => self.pick(&places),
+        };
+        let (from, about) = (pick(own, 70), pick(own, 50));
+        let to = pick(target.addresses.iter().copied().find(IpAddr::is_ipv6), 90);
+        let mut content = vec![0; 4];
+        content.extend(crate::message::address_bytes(about));
+        let kind = self.pick(&[132, 133, 134, 135, 136, 136, 137, 138]);
+        let mut packet = Packet::ip(from, to, Payload::Icmp(kind, content));
+        (packet.source, packet.destination) = (source.mac, target.mac);
+        packet
+    }
+
     fn arp(&mut self, source: &Host, target: &Host) -> Packet {
         let octets = |addresses: &[IpAddr]| {
             addresses
@@ -142,7 +201,7 @@ impl World {
             vlan_tags: Vec::new(),
             body: Body::Arp(Arp {
                 operation: if is_request { 1 } else { 2 },
-                sender: (source.mac, octets(&source.addresses)),
+                sender: (source.mac, if self.chance(20) { wanted } else { octets(&source.addresses) }),
                 target: (Mac::default(), wanted),
             }),
             edits: Vec::new(),

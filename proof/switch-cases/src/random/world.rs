@@ -12,6 +12,8 @@ use crate::setup::{Host, Place, Server, Setup};
 
 /// Sizes of the table of flows, some of which get full.
 const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
+/// Bounds of the flows of one service.
+const SERVICE_FLOWS_MAX: [u32; 3] = [1, 3, 10];
 /// Owner timeouts in ms.
 const TIMEOUTS_MS: [u64; 4] = [50, 150, 300, 1_000];
 /// Times are multiples of this: with a coarse one, limits are often met exactly.
@@ -70,6 +72,11 @@ pub(super) struct World {
 pub fn random_setup(base: &Setup, random: &mut Random) -> Setup {
     let mut setup = base.clone();
     setup.flows_max = pick(random, &FLOWS_MAX);
+    for place in setup.places.values().filter(|place| place.is_endpoint()) {
+        if random.below(3) == 0 {
+            setup.service_flows_max.insert(place.number, pick(random, &SERVICE_FLOWS_MAX));
+        }
+    }
     setup.owner_timeout_ns = pick(random, &TIMEOUTS_MS) * 1_000_000;
     setup.epoch = 1 + random.below(u64::MAX / 2);
     let racks = ["rack-a", "rack-b", "rack-c", "tenant"];
@@ -244,6 +251,9 @@ impl World {
         }
         if self.chance(30) {
             setup.owner_timeout_ns = self.pick(&TIMEOUTS_MS) * 1_000_000;
+        }
+        if self.chance(30) {
+            setup.service_flows_max.insert(self.services[0].number, self.pick(&SERVICE_FLOWS_MAX));
         }
         Some(setup)
     }

@@ -10,11 +10,12 @@
 //! service web 10.0.0.1:80 number 7 owner A
 //! place web-b 10.0.0.2:8080 for web at B
 //! flows 16
+//! bound 7 4
 //! timeout 1s
 //! epoch 1700000000000000000
 //! ```
 //!
-//! A definition replaces an earlier one of the same name. `port 3 ...` is not needed for the daemon, whose port is
+//! `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same name. `port 3 ...` is not needed for the daemon, whose port is
 //! named `daemon`.
 
 use std::net::{IpAddr, SocketAddr};
@@ -54,12 +55,16 @@ impl Setup {
             "service" => self.define_service(line)?,
             "place" => self.define_place(line)?,
             "flows" => self.flows_max = line.number("a number of flows")?,
+            "bound" => {
+                let service = line.number("a service number from 0 to 255")?;
+                self.service_flows_max.insert(service, line.number("a number of flows")?);
+            }
             "timeout" => self.owner_timeout_ns = line.time("a time")?,
             "epoch" => self.epoch = line.number("a number")?,
             other => {
                 return Err(keyword.error(format!(
                     "unknown definition `{other}`: expected port, host, prefix, own, control, server, service, \
-                     place, flows, timeout or epoch"
+                     place, flows, bound, timeout or epoch"
                 )));
             }
         }

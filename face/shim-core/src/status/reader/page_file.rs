@@ -5,11 +5,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
 use crate::status::layout::{self, Traffic, header};
 
 /// Attempts to read slots that are being changed, over all slots.
 const ATTEMPTS: usize = 2000;
+/// After this many failed attempts the reader sleeps for [`PAUSE`], so that a writer that was preempted during a change
+/// can finish.
+const ATTEMPTS_WITHOUT_PAUSE: usize = 100;
+const PAUSE: Duration = Duration::from_millis(1);
 /// Attempts to read a status at a time when no link ends.
 const STATUS_ATTEMPTS: usize = 16;
 
@@ -114,6 +119,9 @@ impl PageFile {
             let after = self.read(first, 1)?;
             if before[0] & 1 == 0 && before[0] == after[0] {
                 return Ok(Some(before));
+            }
+            if attempts.is_multiple_of(ATTEMPTS_WITHOUT_PAUSE) {
+                std::thread::sleep(PAUSE);
             }
         }
         Ok(None) // the writer died during a change, or changes the slot continually

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use spillway_config::{Any, is_name};
+use spillway_rules::config::FLOWS_MAX;
 use toml::Spanned;
 
 use super::{Placed, Reader};
@@ -18,6 +19,7 @@ pub(super) struct Draft {
     pub(super) span: Range<usize>,
     pub(super) number: u8,
     pub(super) endpoints: Vec<DraftEndpoint>,
+    flows_max: Option<usize>,
 }
 
 pub(super) struct DraftEndpoint {
@@ -41,7 +43,8 @@ impl Reader<'_> {
             }
             let number = u8::try_from(drafts.len()).unwrap_or(u8::MAX);
             let endpoints = self.endpoints(section, &head, &name);
-            drafts.push(Draft { name, span, number, endpoints });
+            let flows_max = self.values.number(&section.flows_max, 1..=FLOWS_MAX);
+            drafts.push(Draft { name, span, number, endpoints, flows_max });
         }
         drafts
     }
@@ -86,7 +89,7 @@ impl Reader<'_> {
         config: &SwitchConfig,
     ) -> Vec<Service> {
         let mut services = Vec::new();
-        for Draft { name, number, endpoints: drafts, .. } in drafts {
+        for Draft { name, number, endpoints: drafts, flows_max, .. } in drafts {
             let mut endpoints = Vec::new();
             for draft in drafts {
                 let Some((server, span)) = draft.server else { continue };
@@ -102,7 +105,7 @@ impl Reader<'_> {
                 self.check_original(found, &name, number, span, config);
                 endpoints.push(Endpoint { address: draft.address, server: found.id });
             }
-            services.push(Service { name, number, endpoints });
+            services.push(Service { name, number, endpoints, flows_max });
         }
         services
     }

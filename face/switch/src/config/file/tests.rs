@@ -121,6 +121,7 @@ fn every_key_is_read() {
         port = "eth0"
         [[service]]
         name = "cache"
+        flows_max = 50
         endpoints = [{ address = "10.0.0.5:11211", server = "a" }, { address = "[2001:db8::5]:11211", server = "a" }]
         [[service]]
         name = "web"
@@ -147,6 +148,7 @@ fn every_key_is_read() {
     assert_eq!((server.id, server.has_fixed_id, server.key_file.as_str()), (7, true, "a.key"));
     assert_eq!(server.places[0].endpoint, "[2001:db8::5]:11211".parse().unwrap());
     assert_eq!(config.services[1].endpoints[0].server, 7);
+    assert_eq!((config.services[0].flows_max, config.services[1].flows_max), (Some(50), None));
     let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let has_key =
         |key: &str| text.match_indices(&format!("{key} = ")).any(|(at, _)| !text[..at].ends_with(is_word));

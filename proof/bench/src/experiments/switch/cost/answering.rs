@@ -94,6 +94,7 @@ fn configuration(listen: SocketAddrV4, server: Ipv4Addr) -> Config {
         }],
         owner_timeout: OWNER_TIMEOUT_MAX,
         flows_max: FLOWS_DEFAULT,
+        service_flows_max: Default::default(),
     }
 }
 

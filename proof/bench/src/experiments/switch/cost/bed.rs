@@ -296,6 +296,7 @@ fn configuration(servers: u8, flows_max: usize) -> Config {
         places: places.collect(),
         owner_timeout: OWNER_TIMEOUT_MAX,
         flows_max,
+        service_flows_max: Default::default(),
     }
 }
 
