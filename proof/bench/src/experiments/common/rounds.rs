@@ -35,6 +35,11 @@ impl<T> Rounds<T> {
         self.spoilt.extend(spoilt);
     }
 
+    /// Whether no round was measured, not even a spoilt one.
+    pub fn is_empty(&self) -> bool {
+        self.results.is_empty()
+    }
+
     /// Result of a round; `None` if it is spoilt or missing.
     pub fn get(&self, round: usize) -> Option<&T> {
         self.results.get(round)?.as_ref()

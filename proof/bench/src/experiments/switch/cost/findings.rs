@@ -3,6 +3,7 @@
 use super::program::{ENTRIES, OWNERS, Work};
 use super::site::{Joined, ROW, Trip};
 use super::{Measured, Times};
+use crate::experiments::common::rounds::Rounds;
 use crate::results::{Ratio, Results, Row};
 
 /// A value of each round; `None` if the round was spoilt.
@@ -133,7 +134,7 @@ fn add_host_trips(measured: &Measured, results: &mut Results) {
 }
 
 fn add_transfers(measured: &Measured, results: &mut Results) {
-    if measured.transfers.iter().all(|rounds| rounds.valid().next().is_none()) {
+    if measured.transfers.iter().all(Rounds::is_empty) {
         return;
     }
     for (joined, rounds) in Joined::ALL.into_iter().zip(&measured.transfers) {
@@ -204,7 +205,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::experiments::common::rounds::Rounds;
     use crate::experiments::switch::cost::bulk::Transfer;
     use crate::machine::Machine;
 
