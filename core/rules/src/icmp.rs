@@ -35,7 +35,7 @@ pub(crate) struct Quote {
     target: Endpoint,
 }
 
-/// What an error quotes. `None` if the packet is no error, or if the quoted packet is not whole enough, no TCP packet, or
+/// What an error quotes. `None` if the packet is not an error, or if the quoted packet is not whole enough, no TCP packet, or
 /// not one that the error's receiver has sent. IPv6 extension headers in it are not parsed.
 pub(crate) fn quote(frame: &[u8], packet: &Packet) -> Option<Quote> {
     let Upper::Other { protocol, at: error_at, is_fragment: false } = packet.upper else { return None };
@@ -99,7 +99,7 @@ pub(crate) fn handle(
     quote: &Quote,
 ) -> Decision {
     let key = FlowKey { client: quote.target, service: quote.source };
-    // The error is no packet of the flow: anybody may send one, so its time is not recorded.
+    // Any host can send an error, so an error must not keep an entry: its time is not recorded.
     let Some(entry) = state.settled(key, now) else {
         return forward::plain(tables, port, frame, packet);
     };

@@ -16,7 +16,7 @@ const LOAD_UNKNOWN: u32 = u32::MAX;
 /// A server as an owner of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// The generation that the last hello was answered with; 0: no owner.
+    /// The generation that the last hello was answered with; 0 without a term.
     term: u64,
     /// The UDP port to which control messages are sent.
     control_port: u16,
@@ -63,7 +63,7 @@ pub(crate) struct Report {
     pub(crate) weight: u16,
 }
 
-/// The server is no owner: it must say hello.
+/// The server has no term: it must send *hello*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoOwner;
 
@@ -121,7 +121,7 @@ impl Owners {
         self.owner_mut(server).term = 0;
     }
 
-    /// The term of a server; 0: no owner.
+    /// The term of a server; 0 without a term.
     pub(crate) fn term(&self, server: ServerId) -> u64 {
         self.owner(server).term
     }
@@ -177,7 +177,7 @@ impl Owners {
     /// Stores an owner's report.
     ///
     /// # Errors
-    /// The server is no owner, or was silent: its term ends.
+    /// The server has no term, or was silent. The term of a silent server ends.
     pub(crate) fn heartbeat(
         &mut self,
         server: ServerId,

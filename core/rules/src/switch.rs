@@ -59,8 +59,8 @@ impl Switch {
         decision
     }
 
-    /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay; a server that is not
-    /// configured any more is no owner, so that its flows return to their original owners.
+    /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay, but the
+    /// term of a server that is not configured any more ends, so that its flows return to their original owners.
     ///
     /// # Errors
     /// The first fault of the new configuration; the old one stays.

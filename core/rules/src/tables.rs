@@ -130,8 +130,8 @@ impl Tables {
         self.places.get(&at)
     }
 
-    /// Whether the servers of a port may announce an address. Addresses that the configuration gives to nobody are not
-    /// checked.
+    /// Whether the servers of a port may announce an address by ARP or neighbour discovery. Every port's servers may
+    /// announce an address that the configuration does not contain.
     pub(crate) fn may_announce(&self, port: PortId, address: Address) -> bool {
         self.homes.get(&address).is_none_or(|ports| ports & 1 << port.number() != 0)
     }

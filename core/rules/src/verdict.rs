@@ -23,7 +23,7 @@ pub enum Verdict {
     Relayed,
     /// Passed to the kernel of the switch's host.
     Passed,
-    /// Dropped: arrived on an interface that is no configured port, or at the daemon's port without being a control
+    /// Dropped: arrived on an interface that is not a configured port, or at the daemon's port without being a control
     /// message.
     DropUnknownPort,
     /// Dropped: truncated or invalid headers.
@@ -37,8 +37,8 @@ pub enum Verdict {
     DropNotOwner,
     /// Dropped: the first fragment of a packet of a flow with an entry.
     DropFragment,
-    /// Dropped: for an Ethernet address that is no configured station, or for an owner or a target that is not
-    /// configured any more.
+    /// Dropped: the Ethernet destination is not a configured station, or the flow's owner or target is not configured
+    /// any more.
     DropUnknownStation,
     /// Dropped: no prefix contains its destination.
     DropNoRoute,

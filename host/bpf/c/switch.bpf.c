@@ -15,7 +15,7 @@ static __always_inline bool test_run(struct xdp_md *context, struct test_run **r
     return (void *)(*run + 1) <= (void *)(long)context->data;
 }
 
-/* Sets time and ingress port; false if the frame arrived on an interface that is no port. */
+/* Sets time and ingress port; false if the frame arrived on an interface that is not a port. */
 static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
 {
     __u32 interface = context->ingress_ifindex;

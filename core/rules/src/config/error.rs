@@ -50,7 +50,7 @@ pub enum ConfigError {
     OwnAddressTwice(Address),
     /// There is no control endpoint, or more than one for an address family.
     ControlEndpoints(usize),
-    /// The address of a control endpoint is no own address.
+    /// The address of a control endpoint is not one of the switch's own addresses.
     ControlNotOwn(Endpoint),
     /// A control endpoint has port 0, or another port than the other control endpoint.
     ControlPort(Endpoint),

@@ -66,7 +66,7 @@ pub(crate) fn handle(
     }
 }
 
-/// The message of a datagram, and its sender; `None` if it is no request of a configured sender.
+/// The message of a datagram, and its sender; `None` if it is not a request of a configured sender.
 fn message<'a, 'b>(
     tables: &'a Tables,
     frame: &'b [u8],

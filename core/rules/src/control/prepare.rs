@@ -29,8 +29,8 @@ pub(super) fn prepare(
     }
     let target = choose(context, state, request, service)?;
     check_receiver(context, target.server)?;
-    // From here on only a full table, or the service's bound, can refuse the message. It then gives back neither the turn nor the free place, as
-    // in the XDP program.
+    // From here on only a full table, or the service's bound, can refuse the message. The refusal gives back neither the
+    // turn nor the free place; the XDP program does the same.
     if request.site.is_none() {
         state.owners.take_turn();
     }

@@ -41,7 +41,7 @@ const EVENTS: [Event; 12] = [
     Event::ForgedRst,
 ];
 
-/// What one end knows.
+/// What one end has sent and received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct End {
     has_sent_fin: bool,

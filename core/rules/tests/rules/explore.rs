@@ -163,8 +163,8 @@ impl Run {
         runs
     }
 
-    /// A host pauses for longer than the timeout, and hears of it when it wakes up, unless a packet of the client comes
-    /// first.
+    /// A host pauses for longer than the timeout. After the pause the answer to its heartbeat is *no owner*, unless a
+    /// packet of the client comes first.
     fn fall_silent(&mut self, host: u8) {
         self.world.alive.retain(|alive| *alive != host);
         self.world.pass(Duration::from_millis(1010));

@@ -72,7 +72,7 @@ fn other_protocols_are_switched_like_ip() {
     // To the port's own address: the kernel's.
     frame[..6].copy_from_slice(&port_mac(0).0);
     assert_eq!(unchanged(0, &frame), PASS);
-    // Another port's address is no station.
+    // The address of another port is not a station.
     frame[..6].copy_from_slice(&port_mac(1).0);
     assert_eq!(unchanged(0, &frame), drop(Verdict::DropUnknownStation));
 }

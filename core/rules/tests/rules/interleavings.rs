@@ -129,8 +129,8 @@ fn an_owner_in_a_new_term_gets_no_flow_of_the_old_one() {
     assert_eq!(world.own(3), Status::Ok);
 }
 
-/// Messages from before a restart arrive after the hello. If they were accepted, a move would begin of which the new
-/// process knows nothing.
+/// Messages from before a restart arrive after the hello. If the switch accepted them, a move would begin that the new
+/// process has not requested.
 #[test]
 fn messages_from_before_a_restart_are_replays() {
     let mut world = World::new();

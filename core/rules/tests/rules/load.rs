@@ -54,7 +54,7 @@ fn ties_rotate() {
     let chosen: Vec<_> = (1..=260).map(|client| choose(&mut world, client).unwrap_or(0)).take(6).collect();
     // The scan begins at 1, 2, 3, 4, 5, 6: the sender, server 1, is left out; beyond 4 it begins anew.
     assert_eq!(chosen, [2, 2, 3, 4, 2, 2]);
-    // After 255 choices the scan begins at 1 again; named targets and failures are no choices.
+    // After 255 choices the scan begins at 1 again; named targets and failures do not count as choices.
     let mut config = config();
     config.flows_max = 1000;
     let mut world = World::with(config);

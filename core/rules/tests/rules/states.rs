@@ -286,7 +286,7 @@ fn relayed_messages_state_the_target() {
     assert_eq!(prepared.relayed().0, crate::test_config::port(1));
     let site = prepared.view.owner().unwrap();
     assert_eq!((site.endpoint(), site.mac()), (place_of(2), server_mac(2)));
-    // A repetition states what was stored, not what it says.
+    // The answer to a repetition states the stored entry, not the fields of the repetition.
     let repeated = world.send(place.site(service(), server_mac(2)));
     assert_eq!(repeated.view.owner().unwrap().endpoint(), place_of(2));
 }

@@ -51,7 +51,7 @@ static __always_inline bool read_quoted_addresses(struct xdp_md *context, bool i
     return true;
 }
 
-/* What an error quotes. False if the packet is no error, or if what it quotes is not a TCP packet that the error's
+/* What an error quotes. False if the packet is not an error, or if what it quotes is not a TCP packet that the error's
  * receiver has sent. */
 __noinline int read_quote(struct xdp_md *context, const struct packet *packet, struct quote *quote)
 {
@@ -151,7 +151,7 @@ __noinline int rewrite_error(struct xdp_md *context, const struct packet *packet
     return 0;
 }
 
-/* Rule 4c. UNDECIDED: the packet is no error about a flow with an entry, and is forwarded. */
+/* Rule 4c. UNDECIDED: the packet is not an error about a flow with an entry, and is forwarded. */
 __noinline int about_flow_of_quote(struct xdp_md *context, struct frame *frame)
 {
     struct quote quote = {};
@@ -169,7 +169,7 @@ __noinline int about_flow_of_quote(struct xdp_md *context, struct frame *frame)
         if (!look_inbound(flow, &quote.key, &view))
             return UNDECIDED;
     }
-    /* The error is no packet of the flow: anybody may send one, so its time is not noted. */
+    /* Any host can send an error, so an error must not keep an entry: its time is not noted. */
     verdict = to_site(context, frame, &view);
     if (verdict == TO_OWNER || verdict == TO_TARGET)
         rewrite_error(context, &frame->packet, &quote, &view.site);

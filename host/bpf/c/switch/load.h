@@ -74,8 +74,8 @@ static __always_inline bool is_alive(const struct party *party, __u64 now)
     return owner && owner->term && owner->term == party->term && !is_silent(&at, owner);
 }
 
-/* Ends the term of an owner that is not alive, unless it has another term already. The answer to its next heartbeat is
- * *no owner*, by which it knows that it has lost flows. */
+/* Ends the term of an owner that is not alive, unless the owner has another term already. The answer to the owner's next
+ * heartbeat is *no owner*, which shows the owner that it has lost flows. */
 static __always_inline void end_term(const struct party *party)
 {
     struct owner *owner = owner_of(party->server);
@@ -137,7 +137,7 @@ static long compare_owner(__u64 index, struct choice *choice)
 }
 
 /*
- * The id of the least loaded live owner of a service, other than the sender, that has room; 0 if there is none.
+ * The id of the least loaded live owner of a service, other than the sender, that has room; 0 without such an owner.
  * The scan begins at another id after each choice, so that ties rotate.
  */
 __noinline __u32 least_loaded(const struct place *place, __u32 sender, __u64 now)

@@ -221,7 +221,7 @@ struct control {
     struct entry entry;
     struct standing standing;
     struct flow_key key;
-    /* The place of the message's service; server 0 if there is none. */
+    /* The place of the message's service; server 0 without a place. */
     struct place place;
     struct site site; /* that the message names, or that was chosen */
     __u64 now;

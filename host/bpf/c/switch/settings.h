@@ -18,7 +18,7 @@
 #define PORT_DAEMON 63
 /* Port of an address in the map `stations` that is a server's, but no configured station's. */
 #define PORT_NONE 255
-/* Configured stations, and the Ethernet addresses of servers that are no stations. */
+/* Configured stations, and the Ethernet addresses of servers that are not stations. */
 #define STATIONS_MAX (4096 + SERVERS_MAX)
 #define PREFIXES_MAX 1024
 #define OWN_ADDRESSES_MAX 64

@@ -48,7 +48,7 @@ __noinline __u64 message_tag(const struct message *message, __u64 key0, __u64 ke
         __builtin_memcpy(&word, __builtin_assume_aligned(bytes + at, 8), sizeof(word));
         SIPHASH_WORD(word);
     }
-    /* SipHash's last word has the length in its top byte, and the bytes after the last whole word: here none. */
+    /* SipHash's last word has the length in its top byte. The bytes below are 0, because the length is a multiple of 8. */
     SIPHASH_WORD((__u64)SIPHASH_BYTES << 56);
     v2 ^= 0xff;
     SIPHASH_ROUND;

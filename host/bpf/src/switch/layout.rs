@@ -151,7 +151,7 @@ pub(super) fn station_key(mac: Mac) -> Vec<u8> {
     Writer::new().mac(mac).u16(0).finish(8)
 }
 
-/// `struct station`. `server`: 0 if the station is no server.
+/// `struct station`. `server`: 0 if the station is not a server.
 pub(super) fn station(port: u8, server: u8) -> Vec<u8> {
     Writer::new().u8(port).u8(server).u16(0).finish(4)
 }

@@ -216,8 +216,9 @@ impl Switch {
         self.entries.flows_max()
     }
 
-    /// Changes the configuration, except `flows_max`. State and attached interfaces stay; a server that is not
-    /// configured any more is no owner. As `spillway_rules::Switch::reload`: the daemon uses [`apply`](Self::apply).
+    /// Changes the configuration, except `flows_max`. State and attached interfaces stay, but the term
+    /// of a server that is not configured any more ends, as in `spillway_rules::Switch::reload`. The daemon uses
+    /// [`apply`](Self::apply).
     ///
     /// # Errors
     /// The configuration has a fault, or the system has failed. The old one stays, unless the error is

@@ -93,14 +93,14 @@ pub(super) enum Attachment {
     Here(u32),
     /// At an interface of another network namespace.
     Elsewhere,
-    /// At none: the interface was removed, or another process has detached the program.
+    /// Detached: the interface was removed, or another process has detached the program.
     Nowhere,
 }
 
 /// The links to interfaces, and the maps that translate between interfaces and ports.
 ///
 /// A port with a link is *open* if the maps have its interface. The program drops the frames of an interface whose port
-/// is closed (`drop_unknown_port`), and sends none there.
+/// is closed (`drop_unknown_port`), and sends no frames there.
 #[derive(Debug)]
 pub(super) struct Ports {
     interfaces: Map,
@@ -234,8 +234,8 @@ impl Ports {
         Ok(())
     }
 
-    /// Opens the linked ports for which `is_open` is true, and closes all others, also those of which only the maps know:
-    /// an earlier process may have been killed between two steps.
+    /// Opens the linked ports for which `is_open` is true, and closes all others, also ports that are in the maps and have
+    /// no link: an earlier process may have been killed between two steps.
     pub(super) fn open_only(&self, is_open: impl Fn(PortId) -> bool) -> Result<(), BpfError> {
         let mut open = BTreeMap::from([(PortId::DAEMON, LOOPBACK)]);
         for port in self.links.keys().copied().filter(|port| is_open(*port)) {

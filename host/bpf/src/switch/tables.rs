@@ -178,7 +178,7 @@ impl Tables {
             if old.is_some_and(|old| *old != layout::no_server()) {
                 self.servers.set(id, &layout::no_server())?;
             }
-            // The lock is no part of a value that is read.
+            // The kernel leaves the lock out of a value that is read.
             if self.owners.value(id, MapFlags::LOCK)?.is_some_and(|owner| owner != ZERO) {
                 self.owners.set_locked(id, &ZERO)?;
             }
