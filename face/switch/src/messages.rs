@@ -14,7 +14,6 @@ use spillway_wire::switch::{Answer, Body, MESSAGE_BYTES, Message, Request, Serve
 
 /// Ethernet source and destination of the daemon's frames. The program does not check them.
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 0]);
-const HOP_LIMIT: u8 = 64;
 
 /// Makes the daemon's requests and reads their answers.
 #[derive(Debug)]
@@ -119,30 +118,13 @@ fn frame(control: SocketAddr, payload: &[u8; MESSAGE_BYTES]) -> Vec<u8> {
     let (packet, datagram) = rest.split_at_mut(ip_bytes);
     let (pseudo, kind) = match control.ip() {
         IpAddr::V4(ip) => {
-            let header = ipv4::Header {
-                source: ip,
-                target: ip,
-                protocol: ipv4::PROTOCOL_UDP,
-                ttl: HOP_LIMIT,
-                dscp_ecn: 0,
-                ident: 0,
-                dont_fragment: true,
-                payload_bytes: DATAGRAM_BYTES,
-            };
+            let header = ipv4::Header::new(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES);
             header.emit(packet.try_into().expect("the packet's head has the length of a header"));
             let pseudo = checksum::pseudo_v4(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES.into());
             (pseudo, ethernet::KIND_IPV4)
         }
         IpAddr::V6(ip) => {
-            let header = ipv6::Header {
-                source: ip,
-                target: ip,
-                protocol: ipv4::PROTOCOL_UDP,
-                hop_limit: HOP_LIMIT,
-                dscp_ecn: 0,
-                flow_label: 0,
-                payload_bytes: DATAGRAM_BYTES,
-            };
+            let header = ipv6::Header::new(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES);
             header.emit(packet.try_into().expect("the packet's head has the length of a header"));
             let pseudo = checksum::pseudo_v6(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES.into());
             (pseudo, ethernet::KIND_IPV6)

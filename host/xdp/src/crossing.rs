@@ -175,16 +175,7 @@ mod tests {
     fn frame(port: u16) -> Vec<u8> {
         let ethernet =
             ethernet::Header { target: Mac([2; 6]), source: Mac([4; 6]), kind: ethernet::KIND_IPV4 };
-        let ip = ipv4::Header {
-            source: Ipv4Addr::new(10, 0, 0, 5),
-            target: Ipv4Addr::new(10, 0, 0, 9),
-            protocol: TCP,
-            ttl: 64,
-            dscp_ecn: 0,
-            ident: 0,
-            dont_fragment: true,
-            payload_bytes: 20,
-        };
+        let ip = ipv4::Header::new(Ipv4Addr::new(10, 0, 0, 5), Ipv4Addr::new(10, 0, 0, 9), TCP, 20);
         let (mut head, mut packet) = ([0; ethernet::HEADER_BYTES], [0; ipv4::HEADER_BYTES]);
         ethernet.emit(&mut head);
         ip.emit(&mut packet);

@@ -17,7 +17,6 @@ use spillway_wire::packet::{arp, ipv4, udp};
 const WAITING_MAX: usize = 256;
 /// Announcements after the start (ANNOUNCE_NUM of RFC 5227 §1.1).
 const ANNOUNCEMENTS: u32 = 2;
-const TTL: u8 = 64;
 const HEADERS_BYTES: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES + udp::HEADER_BYTES;
 /// Frames of one kind that are copied to all threads in a second, and of them at once. More are only a flood: each copy wakes
 /// a thread.
@@ -190,16 +189,7 @@ impl SeparateAddress {
             payload_bytes: in_packet(datagram.len() - udp::HEADER_BYTES),
         };
         header.emit(datagram, pseudo_v4(self.ip, target, ipv4::PROTOCOL_UDP, u32::from(datagram_bytes)));
-        let header = ipv4::Header {
-            source: self.ip,
-            target,
-            protocol: ipv4::PROTOCOL_UDP,
-            ttl: TTL,
-            dscp_ecn: 0,
-            ident: 0,
-            dont_fragment: true,
-            payload_bytes: datagram_bytes,
-        };
+        let header = ipv4::Header::new(self.ip, target, ipv4::PROTOCOL_UDP, datagram_bytes);
         if let Some(ip) = ip.first_chunk_mut() {
             header.emit(ip);
         }
@@ -254,16 +244,7 @@ mod tests {
     fn icmp_error(quoted_source: Ipv4Addr) -> Vec<u8> {
         let header = |source, target, protocol, payload_bytes| {
             let mut out = [0; ipv4::HEADER_BYTES];
-            let header = ipv4::Header {
-                source,
-                target,
-                protocol,
-                ttl: TTL,
-                dscp_ecn: 0,
-                ident: 0,
-                dont_fragment: true,
-                payload_bytes,
-            };
+            let header = ipv4::Header::new(source, target, protocol, payload_bytes);
             header.emit(&mut out);
             out
         };

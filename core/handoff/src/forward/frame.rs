@@ -119,29 +119,12 @@ mod tests {
         macs.emit(frame.first_chunk_mut().unwrap());
         let pseudo = match (source, target) {
             (SocketAddr::V4(source), SocketAddr::V4(target)) => {
-                let ip = ipv4::Header {
-                    source: *source.ip(),
-                    target: *target.ip(),
-                    protocol: ipv4::PROTOCOL_TCP,
-                    ttl: 64,
-                    dscp_ecn: 0,
-                    ident: 0,
-                    dont_fragment: true,
-                    payload_bytes: length as u16,
-                };
+                let ip = ipv4::Header::new(*source.ip(), *target.ip(), ipv4::PROTOCOL_TCP, length as u16);
                 ip.emit(frame[IP_AT..].first_chunk_mut().unwrap());
                 pseudo_v4(ip.source, ip.target, ip.protocol, length as u32)
             }
             (SocketAddr::V6(source), SocketAddr::V6(target)) => {
-                let ip = ipv6::Header {
-                    source: *source.ip(),
-                    target: *target.ip(),
-                    protocol: ipv4::PROTOCOL_TCP,
-                    hop_limit: 64,
-                    dscp_ecn: 0,
-                    flow_label: 0,
-                    payload_bytes: length as u16,
-                };
+                let ip = ipv6::Header::new(*source.ip(), *target.ip(), ipv4::PROTOCOL_TCP, length as u16);
                 ip.emit(frame[IP_AT..].first_chunk_mut().unwrap());
                 pseudo_v6(ip.source, ip.target, ip.protocol, length as u32)
             }

@@ -349,16 +349,7 @@ fn ip_frame(
     let header = ethernet::Header { target: target_mac, source: source_mac, kind: ethernet::KIND_IPV4 };
     header.emit(frame.first_chunk_mut().unwrap());
     let (source, target) = (v4(source), v4(target));
-    let ip = ipv4::Header {
-        source,
-        target,
-        protocol,
-        ttl: 64,
-        dscp_ecn: 0,
-        ident: 0,
-        dont_fragment: true,
-        payload_bytes: length as u16,
-    };
+    let ip = ipv4::Header::new(source, target, protocol, length as u16);
     ip.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().unwrap());
     (frame, checksum::pseudo_v4(source, target, protocol, length as u32))
 }

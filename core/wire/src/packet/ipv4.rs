@@ -16,6 +16,9 @@ pub const PROTOCOL_TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
 
+/// Time to live of a new packet (RFC 1700, IP time to live parameter).
+const TTL_DEFAULT: u8 = 64;
+
 const DONT_FRAGMENT: u16 = 0x4000;
 /// Mask of the "more fragments" bit and the fragment offset: a packet is a fragment if any of them is set.
 const FRAGMENT_MASK: u16 = 0x3fff;
@@ -44,6 +47,21 @@ pub struct Header {
 }
 
 impl Header {
+    /// The header of a new packet that routers must not fragment. Such packets need no identification (RFC 6864 §4.1).
+    #[inline]
+    pub fn new(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, payload_bytes: u16) -> Header {
+        Header {
+            source,
+            target,
+            protocol,
+            ttl: TTL_DEFAULT,
+            dscp_ecn: 0,
+            ident: 0,
+            dont_fragment: true,
+            payload_bytes,
+        }
+    }
+
     /// Parses a packet. Returns the header, its length in bytes with options, and the payload without padding.
     #[inline]
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {
@@ -155,16 +173,8 @@ mod tests {
     fn a_known_packet_parses_and_its_header_is_emitted_unchanged() {
         let padded = [packet().as_slice(), &[0; 9]].concat();
         let (header, header_bytes, payload) = Header::parse(&padded).unwrap();
-        let expected = Header {
-            source: Ipv4Addr::new(192, 168, 0, 1),
-            target: Ipv4Addr::new(192, 168, 0, 199),
-            protocol: PROTOCOL_UDP,
-            ttl: 64,
-            dscp_ecn: 0,
-            ident: 0,
-            dont_fragment: true,
-            payload_bytes: 95,
-        };
+        let (source, target) = (Ipv4Addr::new(192, 168, 0, 1), Ipv4Addr::new(192, 168, 0, 199));
+        let expected = Header::new(source, target, PROTOCOL_UDP, 95);
         assert_eq!((header, header_bytes), (expected, 20));
         assert_eq!(payload, [0xab; 95], "the payload should not include the padding");
         let mut out = [0xee; 20];

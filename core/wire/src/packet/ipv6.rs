@@ -11,6 +11,9 @@ pub const HEADER_BYTES: usize = 40;
 /// Protocol number of ICMP for IPv6.
 pub const PROTOCOL_ICMP: u8 = 58;
 
+/// Hop limit of a new packet: the default of hosts (RFC 4861 §6.3.2, RFC 1700).
+const HOP_LIMIT_DEFAULT: u8 = 64;
+
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -49,6 +52,20 @@ pub struct Header {
 }
 
 impl Header {
+    /// The header of a new packet without extension headers.
+    #[inline]
+    pub fn new(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, payload_bytes: u16) -> Header {
+        Header {
+            source,
+            target,
+            protocol,
+            hop_limit: HOP_LIMIT_DEFAULT,
+            dscp_ecn: 0,
+            flow_label: 0,
+            payload_bytes,
+        }
+    }
+
     /// Parses a packet. Returns the header, its length in bytes with extension headers, and the payload without
     /// padding.
     pub fn parse(packet: &[u8]) -> Result<(Header, usize, &[u8]), PacketError> {

@@ -77,16 +77,8 @@ pub(crate) fn datagram(ends: Ends, payload: &[u8]) -> Vec<u8> {
 fn packet(ends: Ends, protocol: u8, payload_bytes: usize) -> (Vec<u8>, checksum::Sum) {
     let mut frame = vec![0; TRANSPORT_AT + payload_bytes];
     write_ethernet_header(&mut frame, ends.source_mac, ends.target_mac, ethernet::KIND_IPV4);
-    let ip = ipv4::Header {
-        source: ipv4_of(ends.source),
-        target: ipv4_of(ends.target),
-        protocol,
-        ttl: 64,
-        dscp_ecn: 0,
-        ident: 0,
-        dont_fragment: true,
-        payload_bytes: payload_bytes as u16, // fits: one frame
-    };
+    let (source, target) = (ipv4_of(ends.source), ipv4_of(ends.target));
+    let ip = ipv4::Header::new(source, target, protocol, payload_bytes as u16); // fits: one frame
     if let Some(out) = frame[IP_AT..].first_chunk_mut() {
         ip.emit(out);
     }

@@ -23,16 +23,8 @@ pub fn packet(source: Ipv4Addr, target: Ipv4Addr, protocol: u8, payload: &[u8]) 
     let mut frame = vec![0; TCP_AT];
     let header = ethernet::Header { target: STACK_MAC, source: PEER_MAC, kind: ethernet::KIND_IPV4 };
     header.emit(frame.first_chunk_mut().expect("a buffer for the header"));
-    let header = ipv4::Header {
-        source,
-        target,
-        protocol,
-        ttl: 64,
-        dscp_ecn: 0,
-        ident: 0,
-        dont_fragment: true,
-        payload_bytes: u16::try_from(payload.len()).expect("a length within one packet"),
-    };
+    let payload_bytes = u16::try_from(payload.len()).expect("a length within one packet");
+    let header = ipv4::Header::new(source, target, protocol, payload_bytes);
     header.emit(frame[IP_AT..].first_chunk_mut().expect("a buffer for the header"));
     frame.extend_from_slice(payload);
     frame

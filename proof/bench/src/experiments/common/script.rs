@@ -184,16 +184,8 @@ impl Client {
         slot[payload_offset..payload_offset + payload.len()].copy_from_slice(payload);
         let pseudo = checksum::pseudo_v4(CLIENT_IP, STACK_IP, ipv4::PROTOCOL_TCP, bytes as u32);
         header.emit(&mut slot[TCP_OFFSET..], payload.len(), pseudo);
-        let packet = ipv4::Header {
-            source: CLIENT_IP,
-            target: STACK_IP,
-            protocol: ipv4::PROTOCOL_TCP,
-            ttl: 64,
-            dscp_ecn: 0,
-            ident: 0,
-            dont_fragment: true,
-            payload_bytes: bytes as u16, // at most the size of a slot
-        };
+        // The length fits: at most the size of a slot.
+        let packet = ipv4::Header::new(CLIENT_IP, STACK_IP, ipv4::PROTOCOL_TCP, bytes as u16);
         let frame = ethernet::Header { target: STACK_MAC, source: CLIENT_MAC, kind: ethernet::KIND_IPV4 };
         if let Some(head) = slot.first_chunk_mut() {
             frame.emit(head);
