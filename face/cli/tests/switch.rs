@@ -61,6 +61,15 @@ fn move_rule(scene: &Scene, [a, b]: &mut [Agent; 2], client: SocketAddr) -> u64 
     owned.generation
 }
 
+/// Opens a connection, makes both servers owners, and moves the rule of the connection to server `b`.
+fn connect_and_move_rule(scene: &Scene) -> (Client, [Agent; 2]) {
+    let client = connect(&scene.client, scene.service());
+    let mut agents = scene.agents();
+    say_hello(scene, &mut agents);
+    move_rule(scene, &mut agents, client.stream().local_addr().unwrap());
+    (client, agents)
+}
+
 #[test]
 fn traffic_crosses_the_switch_and_flows_are_shown_and_cleared() {
     let Some(scene) = Scene::start(0) else { return };
@@ -149,10 +158,7 @@ fn a_restart_of_the_daemon_loses_no_packet_and_no_flow() {
     let _memcached = memcached(&scene);
     let mut client = connect(&scene.client, scene.service());
     client.set("key", b"value");
-    let other = connect(&scene.client, scene.service());
-    let mut agents = scene.agents();
-    say_hello(&scene, &mut agents);
-    move_rule(&scene, &mut agents, other.stream().local_addr().unwrap());
+    let (_other, mut agents) = connect_and_move_rule(&scene);
     let before = scene.result(&["status"]);
 
     let stream = Stream::start(&scene.client, &scene.a);

@@ -10,7 +10,7 @@ use spillway_lab::Launch;
 use super::datagrams::Stream;
 use super::scene::{PLACE_PORT, Scene, terminate};
 use super::support::{PATIENCE, SPILLWAY, eventually};
-use super::{connect, memcached, move_rule, say_hello, say_hello_again};
+use super::{connect, connect_and_move_rule, memcached, say_hello, say_hello_again};
 
 /// Runs `ip` in the namespace of the switch.
 fn ip(scene: &Scene, arguments: &str) {
@@ -131,10 +131,7 @@ fn a_reload_ends_the_flows_that_lose_their_place_and_says_so() {
     let Some(scene) = Scene::start(0) else { return };
     let daemon = scene.start_first_daemon();
     let _memcached = memcached(&scene);
-    let moved = connect(&scene.client, scene.service());
-    let mut agents = scene.agents();
-    say_hello(&scene, &mut agents);
-    move_rule(&scene, &mut agents, moved.stream().local_addr().unwrap());
+    let (_moved, _agents) = connect_and_move_rule(&scene);
     scene.configure("owner_timeout = \"50s\"", "");
     let outcome = scene.result(&["reload"]);
     assert_eq!(outcome["changes"], json!(["switch: owner_timeout = \"50s\""]));
@@ -154,10 +151,7 @@ fn flows_return_when_all_servers_have_died() {
     let Some(scene) = Scene::start(0) else { return };
     let daemon = scene.start_first_daemon();
     let _memcached = memcached(&scene);
-    let moved = connect(&scene.client, scene.service());
-    let mut agents = scene.agents();
-    say_hello(&scene, &mut agents);
-    move_rule(&scene, &mut agents, moved.stream().local_addr().unwrap());
+    let (_moved, _agents) = connect_and_move_rule(&scene);
     assert_eq!(scene.result(&["flows"])["flows"][0]["owner"]["server"], "b");
     let began = Instant::now();
     eventually("the flow returns to its original server", || {
