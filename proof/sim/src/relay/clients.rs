@@ -70,26 +70,9 @@ impl Clients {
 
     fn advance<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(Some(script)) = self.clients.get_mut(&conn) else { return };
-        loop {
-            let bytes = script.next_bytes(now, &mut self.rng);
-            if bytes.is_empty() {
-                break;
-            }
-            let accepted = out.send(conn, &bytes);
-            script.sent_bytes(accepted, now, &mut self.rng);
-            if accepted < bytes.len() {
-                break;
-            }
-        }
-        if script.is_reset_due() {
-            script.record_closed();
+        if !script.advance(now, conn, &mut self.rng, out) {
             self.clients.remove(&conn);
-            out.abort(conn);
             return;
-        }
-        if script.is_end_due() {
-            script.finish();
-            out.finish(conn);
         }
         let read = script.read_some(&mut self.rng);
         if read > 0 {

@@ -155,17 +155,7 @@ impl Library {
         while link.protocol.poll_room().is_some() {}
         if let Some((id, script)) = &mut link.current {
             let id = *id;
-            loop {
-                let bytes = script.next_bytes(now, &mut self.rng);
-                if bytes.is_empty() {
-                    break;
-                }
-                let accepted = link.protocol.compose(id, &bytes);
-                script.sent_bytes(accepted, now, &mut self.rng);
-                if accepted < bytes.len() {
-                    break;
-                }
-            }
+            script.send_requests(now, &mut self.rng, |bytes| link.protocol.compose(id, bytes));
             if script.is_end_due() {
                 script.finish();
                 link.protocol.finish(id);

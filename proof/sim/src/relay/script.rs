@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_transport::Time;
+use spillway_transport::{Conn, Time, Transport};
 
 use crate::oracle::SharedOracle;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, request_word};
@@ -73,8 +73,39 @@ impl Script {
         }
     }
 
+    /// Sends the requests that are due, and their end; or resets the connection, if the behaviour asks for it. Returns
+    /// whether the connection is still open.
+    pub fn advance<T: Transport>(&mut self, now: Time, conn: Conn, rng: &mut Rng, out: &mut T) -> bool {
+        self.send_requests(now, rng, |bytes| out.send(conn, bytes));
+        if self.is_reset_due() {
+            self.record_closed();
+            out.abort(conn);
+            return false;
+        }
+        if self.is_end_due() {
+            self.finish();
+            out.finish(conn);
+        }
+        true
+    }
+
+    /// Passes the bytes that are due to `send`, which returns how many of them it has accepted.
+    pub fn send_requests(&mut self, now: Time, rng: &mut Rng, mut send: impl FnMut(&[u8]) -> usize) {
+        loop {
+            let bytes = self.next_bytes(now, rng);
+            if bytes.is_empty() {
+                return;
+            }
+            let accepted = send(&bytes);
+            self.record_sent(accepted, now, rng);
+            if accepted < bytes.len() {
+                return;
+            }
+        }
+    }
+
     /// The next bytes to send; empty during a pause and after the end.
-    pub fn next_bytes(&self, now: Time, rng: &mut Rng) -> Vec<u8> {
+    fn next_bytes(&self, now: Time, rng: &mut Rng) -> Vec<u8> {
         if self.finished || self.paused_until > now {
             return Vec::new();
         }
@@ -83,7 +114,7 @@ impl Script {
     }
 
     /// Records that the transport accepted this many bytes.
-    pub fn sent_bytes(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
+    fn record_sent(&mut self, bytes: usize, now: Time, rng: &mut Rng) {
         self.sent += bytes as u64;
         self.oracle.borrow_mut().sent(self.token, bytes as u64);
         if self.behaviour == Behaviour::Slow {

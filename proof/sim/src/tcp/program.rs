@@ -165,25 +165,9 @@ impl Program {
 
     fn advance_client<T: Transport>(&mut self, now: Time, conn: Conn, out: &mut T) {
         let Some(Endpoint::Client(script)) = self.endpoints.get_mut(&conn) else { return };
-        loop {
-            let bytes = script.next_bytes(now, &mut self.rng);
-            if bytes.is_empty() {
-                break;
-            }
-            let accepted = out.send(conn, &bytes);
-            script.sent_bytes(accepted, now, &mut self.rng);
-            if accepted < bytes.len() {
-                break;
-            }
-        }
-        if script.is_reset_due() {
-            script.record_closed();
+        if !script.advance(now, conn, &mut self.rng, out) {
             self.endpoints.remove(&conn);
-            return out.abort(conn);
-        }
-        if script.is_end_due() {
-            script.finish();
-            out.finish(conn);
+            return;
         }
         let read = if self.withholds_grants { 0 } else { script.read_some(&mut self.rng) };
         if read > 0 {
