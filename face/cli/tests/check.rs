@@ -90,39 +90,24 @@ fn assert_reference(arguments: &[&str], page: &str) {
     );
 }
 
-const SWITCH: &str = r#"[switch]
-control = ["10.0.0.1:9511"]
-[[port]]
-interface = "eth0"
-[[port]]
-interface = "eth1"
-may_own = ["cache"]
-[[service]]
-name = "cache"
-endpoints = [{ address = "10.0.0.5:11211", server = "a" }]
-[[server]]
-name = "a"
-address = "10.0.0.5"
-mac = "02:00:00:00:00:05"
-port = "eth1"
-key_file = "a.key"
-"#;
+/// The example of the reference.
+const SWITCH: &str = include_str!("../../switch/src/config/example.toml");
 
 #[test]
 fn a_switchs_file_is_told_from_a_helpers() {
     let file = File::new("switch.toml", SWITCH);
     let (code, stdout, stderr) = spillway(&["check", file.path(), "--without-keys"]);
-    assert!(code == Some(0) && stdout.contains("fine, 2 ports, 1 services, 1 servers"), "{stdout}{stderr}");
+    assert!(code == Some(0) && stdout.contains("fine, 3 ports, 1 services, 2 servers"), "{stdout}{stderr}");
     let (_, shown, _) = spillway(&["check", file.path(), "--without-keys", "--show"]);
     assert!(shown.contains("owner_timeout = \"1s\"") && shown.contains("may_own = [\"cache\"]"), "{shown}");
     let (code, stdout, _) = spillway(&["check", file.path(), "--without-keys", "--json"]);
     let envelope: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!((code, &envelope["result"]["servers"]), (Some(0), &serde_json::json!(["a"])));
+    assert_eq!((code, &envelope["result"]["servers"]), (Some(0), &serde_json::json!(["a", "b"])));
 
     let invalid = SWITCH.replace("port = \"eth1\"", "port = \"eth7\"");
     let invalid = File::new("invalid-switch.toml", &invalid);
     let (code, _, stderr) = spillway(&["check", invalid.path(), "--without-keys"]);
-    let expected = format!("{}:15:8: no [[port]] has interface = \"eth7\"", invalid.path());
+    let expected = format!("{}:26:8: no [[port]] has interface = \"eth7\"", invalid.path());
     assert!(code == Some(1) && stderr.starts_with(&expected), "{stderr}");
     let (code, _, stderr) = spillway(&["switch", "--config", invalid.path()]);
     assert!(code == Some(1) && stderr.contains(&expected), "{stderr}");

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn an_entry_stays_while_its_owner_has_its_place_and_its_right() {
-        assert!(permits(VALID, |_| ()));
+        assert!(permits(&VALID, |_| ()));
         let replaced = |from: &str, to: &str| {
             assert!(VALID.contains(from), "{from}");
             permits(&VALID.replace(from, to), |_| ())
@@ -96,10 +96,10 @@ mod tests {
             entry.target = Some(entry.owner);
             entry.owner = entry.original;
         };
-        assert!(permits(VALID, asked) && !permits(&text, asked));
+        assert!(permits(&VALID, asked) && !permits(&text, asked));
         let back = |entry: &mut FlowEntry| {
             entry.target = Some(Site { mac: Mac([2; 6]), ..entry.original });
         };
-        assert!(permits(VALID, back), "the connection lives at server 2: the move ends at its deadline");
+        assert!(permits(&VALID, back), "the connection lives at server 2: the move ends at its deadline");
     }
 }

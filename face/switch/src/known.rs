@@ -152,7 +152,7 @@ key_file = "c.key"
 
     #[test]
     fn a_start_takes_the_numbers_from_the_pins() {
-        let pinned = pinned(&with_keys(VALID));
+        let pinned = pinned(&with_keys(&VALID));
         let mut config = changed();
         config.keep_numbers(&at_start(&pinned, &config, index_of)).unwrap();
         let [ports, services, servers] = numbers(&config);
@@ -164,7 +164,7 @@ key_file = "c.key"
 
     #[test]
     fn a_server_with_a_new_key_is_recognized_by_its_address() {
-        let pinned = pinned(&with_keys(VALID));
+        let pinned = pinned(&with_keys(&VALID));
         let mut config = changed();
         config.servers[2].key = Some(Key::from_secret([99; 32]));
         config.keep_numbers(&at_start(&pinned, &config, index_of)).unwrap();
@@ -173,7 +173,7 @@ key_file = "c.key"
 
     #[test]
     fn a_file_that_contradicts_the_pins_is_refused() {
-        let pinned = pinned(&with_keys(VALID));
+        let pinned = pinned(&with_keys(&VALID));
         let mut config = with_keys(&VALID.replace("name = \"a\"", "name = \"a\"\nid = 2"));
         let error = config.keep_numbers(&at_start(&pinned, &config, index_of)).unwrap_err();
         assert!(error.contains("server a has the id 1 in the switch's flows"), "{error}");
@@ -181,7 +181,7 @@ key_file = "c.key"
 
     #[test]
     fn new_names_avoid_numbers_that_tables_may_use() {
-        let mut pinned = pinned(&with_keys(VALID));
+        let mut pinned = pinned(&with_keys(&VALID));
         pinned.heartbeat_services.insert(ServiceId(1));
         pinned.named_servers.insert(ServerId(3));
         pinned.ports.insert(PortId::new(3).unwrap(), 77);
@@ -193,7 +193,7 @@ key_file = "c.key"
 
     #[test]
     fn two_services_do_not_get_one_number() {
-        let mut pinned = pinned(&with_keys(VALID));
+        let mut pinned = pinned(&with_keys(&VALID));
         let at = "10.0.0.9:80".parse::<std::net::SocketAddr>().unwrap().into();
         pinned.places.push(Place { at, service: at, number: ServiceId(0), server: ServerId(1) });
         let mut config = changed();

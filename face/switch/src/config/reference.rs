@@ -4,6 +4,9 @@ use spillway_config::write_section;
 
 use super::schema::SECTIONS;
 
+/// A file with three ports, a client, a router, and the servers `a` and `b` of the service `cache`.
+pub(crate) const EXAMPLE: &str = include_str!("example.toml");
+
 const HEAD: &str = r#"# Configuration of a switch
 
 <!-- Written by `spillway check --reference switch`; a test compares. Change face/switch/src/config/schema.rs instead. -->
@@ -17,53 +20,14 @@ A *time* is a number with a unit: `ns`, `us`, `ms`, `s`, `m`, `h`. An *address r
 
 ## Example
 
-Clients behind `eth0`, and two servers. Connections to the cache begin at server `a`, and may move to `b` and back.
+Clients behind `eth0`, some of them behind a router. Connections to the cache begin at server `a`, and may move to `b` and back.
 
-```toml
-[switch]
-control = ["10.0.0.1:9511"]
-
-[[port]]
-interface = "eth0"
-
-[[port]]
-interface = "eth1"
-may_own = ["cache"]
-
-[[port]]
-interface = "eth2"
-may_own = ["cache"]
-
-[[station]]
-mac = "02:00:00:00:00:01"
-port = "eth0"
-
-[[service]]
-name = "cache"
-endpoints = [{ address = "10.0.0.5:11211", server = "a" }]
-
-[[server]]
-name = "a"
-id = 1
-address = "10.0.0.5"
-mac = "02:00:00:00:00:05"
-port = "eth1"
-key_file = "/etc/spillway/a.key"
-
-[[server]]
-name = "b"
-id = 2
-address = "10.0.0.6"
-mac = "02:00:00:00:00:06"
-port = "eth2"
-key_file = "/etc/spillway/b.key"
-places = [{ address = "10.0.0.6:21211", service = "cache" }]
-```
 "#;
 
 /// The page in Markdown.
 pub fn reference() -> String {
-    let mut page = String::from(HEAD);
+    let example = EXAMPLE.replace("\n[[", "\n\n[[");
+    let mut page = format!("{HEAD}```toml\n{example}```\n");
     SECTIONS.iter().for_each(|section| write_section(section, &mut page));
     page
 }

@@ -36,7 +36,7 @@ fn with(from: &str, to: &str) -> String {
 
 /// [`VALID`] with further lines at its end.
 fn and(more: &str) -> String {
-    format!("{VALID}{more}\n")
+    format!("{}{more}\n", *VALID)
 }
 
 /// [`VALID`] with a further service of server `a`.
@@ -57,7 +57,7 @@ const ENDPOINT: &str = "{ address = \"10.0.0.5:11211\", server = \"a\" }";
 
 #[test]
 fn a_valid_file_is_read_and_shown() {
-    let config = valid(VALID);
+    let config = valid(&VALID);
     let ports: Vec<(u8, &str, &[u8])> =
         config.ports.iter().map(|port| (port.number, port.interface.as_str(), &port.may_own[..])).collect();
     assert_eq!(ports, [(0, "eth0", &[][..]), (1, "eth1", &[0]), (2, "eth2", &[0])]);
@@ -74,7 +74,7 @@ fn a_valid_file_is_read_and_shown() {
 
 #[test]
 fn keys_that_are_not_given_have_the_defaults_of_the_reference() {
-    let config = valid(VALID);
+    let config = valid(&VALID);
     assert_eq!((config.name.as_str(), config.flows_max), ("switch", 131_072));
     assert_eq!((config.owner_timeout, config.metrics), (Duration::from_secs(1), None));
     assert_eq!(config.socket, crate::default_socket());
@@ -377,7 +377,7 @@ fn numbers_of_sections_are_bounded() {
 #[test]
 fn files_are_told_from_those_of_helpers() {
     use crate::config::is_of_switch;
-    assert!(is_of_switch(VALID) && !is_of_switch("[switch") && is_of_switch("  [[port"));
+    assert!(is_of_switch(&VALID) && !is_of_switch("[switch") && is_of_switch("  [[port"));
     assert!(!is_of_switch("[helper]\n[service.cache]\nlisten = [\":1\"]\n"));
 }
 
