@@ -37,10 +37,11 @@ pub use counters::SealCounters;
 pub use session::COUNTERS_PER_SESSION;
 use session::{End, Session};
 
-/// Why a message cannot be sealed. In both cases send [`PeerSeal::greeting`]; the message may be sealed after its answer.
+/// Why a message cannot be sealed. In both cases send [`PeerSeal::greeting`]; the message can be sealed after the peer's
+/// answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SealError {
-    /// There is no session with the peer yet.
+    /// This end has no session with the peer yet.
     NotOpen,
     /// The session has sealed [`COUNTERS_PER_SESSION`] datagrams.
     Exhausted,
@@ -73,7 +74,7 @@ pub enum SealRejection {
     Stale,
     /// The sender does not have the key, or bytes were altered.
     NotAuthentic,
-    /// The datagram was opened before, or is too old to tell.
+    /// The datagram was opened before, or is older than the replay window.
     Replayed,
 }
 
@@ -111,7 +112,7 @@ pub enum Opened<'a> {
     Greeting {
         /// The datagram to send to the peer's configured address, never to the source of the greeting.
         answer: Option<[u8; GREETING_BYTES]>,
-        /// The peer has begun a new run: what this end knows of the peer's moves has ended.
+        /// Whether the peer has begun a new run, so that its moves of the earlier run have ended.
         is_new_run: bool,
     },
 }
@@ -158,12 +159,12 @@ impl PeerSeal {
         self.session.as_ref().map(|session| session.peer().run)
     }
 
-    /// What was opened and rejected so far.
+    /// Numbers of datagrams that were opened and rejected so far.
     pub fn counters(&self) -> &SealCounters {
         &self.counters
     }
 
-    /// A greeting that asks for a session. Send it when the server starts, and about every 50 ms until
+    /// A greeting that requests a session. Send it when the server starts, and about every 50 ms until
     /// [`is_open`](Self::is_open). Repetitions are equal.
     pub fn greeting(&mut self) -> [u8; GREETING_BYTES] {
         let number = self.unanswered_number();
@@ -173,7 +174,7 @@ impl PeerSeal {
     /// Appends the datagram of a sealed message to `out`.
     ///
     /// # Errors
-    /// There is no session; nothing was appended.
+    /// This end has no session, or the session is used up; nothing was appended.
     pub fn seal(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), SealError> {
         let session = self.session.as_mut().ok_or(SealError::NotOpen)?;
         let counter = session.take_counter().ok_or(SealError::Exhausted)?;

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that may be used, and those that are. Copies share both.
+/// The limit on bytes, and the number of bytes in use. Clones share both.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     used: Arc<AtomicUsize>,
@@ -15,7 +15,7 @@ impl Budget {
         Budget { used: Arc::new(AtomicUsize::new(0)), bytes_max }
     }
 
-    /// A share without bytes.
+    /// An empty share of the budget.
     pub(crate) fn share(&self) -> Share {
         Share { budget: self.clone(), bytes: 0 }
     }
@@ -25,7 +25,7 @@ impl Budget {
     }
 }
 
-/// What one move uses. It is given back when the share is dropped.
+/// The bytes that one move uses. Dropping the share gives them back to the budget.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Budget,
@@ -33,7 +33,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes more bytes. Returns false if not so many are left.
+    /// Takes `by` more bytes from the budget. Returns false, and takes nothing, if the budget has fewer bytes left.
     pub(crate) fn grow(&mut self, by: usize) -> bool {
         let used = self.budget.used();
         let fits = by <= self.budget.bytes_max.saturating_sub(used);

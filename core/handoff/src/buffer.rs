@@ -1,16 +1,16 @@
-//! Frames of a flow that arrive before the connection does.
+//! Frames of a flow that arrive before the flow's connection.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::budget::{Budget, Share};
 
-/// Frames of one flow.
+/// Maximum number of frames of one flow.
 const FRAMES_MAX: usize = 256;
-/// Bytes of one flow's frames.
+/// Maximum total length of one flow's frames, in bytes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Frames in order of arrival. Further ones are dropped, and TCP sends their bytes again.
+/// Frames in order of arrival. Frames beyond the limits are dropped; TCP retransmits their bytes.
 #[derive(Debug)]
 pub(crate) struct HeldFrames {
     frames: VecDeque<Vec<u8>>,
@@ -24,7 +24,7 @@ impl HeldFrames {
         HeldFrames { frames: VecDeque::new(), bytes: 0, share: budget.share() }
     }
 
-    /// Keeps a frame. Returns false if there is no room for it.
+    /// Keeps a frame. Returns false, and drops the frame, if a limit is reached.
     pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
         let has_room = self.frames.len() < FRAMES_MAX
             && self.bytes + frame.len() <= BYTES_MAX
@@ -36,6 +36,7 @@ impl HeldFrames {
         has_room
     }
 
+    /// Removes and returns all frames.
     pub(crate) fn take(&mut self) -> Vec<Vec<u8>> {
         self.bytes = 0;
         self.share.clear();

@@ -11,9 +11,9 @@ use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 /// The payload of a datagram that the agent sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transmit {
-    /// To the switch.
+    /// A datagram for the switch.
     Switch(Box<[u8; MESSAGE_BYTES]>),
-    /// To another server.
+    /// A datagram for another server.
     Server {
         /// The receiver.
         to: ServerId,
@@ -40,9 +40,10 @@ pub enum Cause {
 pub enum MoveResult {
     /// The target has the connection.
     Moved,
-    /// The connection has stayed, and was not exported.
+    /// The connection has stayed at the source: it was not exported.
     Kept,
-    /// The connection was exported, and has come back. The reason is the target's, if it has refused the state.
+    /// The connection was exported and has come back to the source. The reason is that of the target's refusal, if the
+    /// target has refused the state.
     Returned(Option<Reason>),
     /// The connection is lost, or the target has it: no entry confirms that the source owns the flow.
     LetGo,
@@ -74,15 +75,15 @@ pub enum Event {
         state: Arc<[u8]>,
         /// Frames that arrived before the connection.
         frames: Vec<Vec<u8>>,
-        /// The connection was exported here, and comes back.
+        /// Whether the connection was exported here before and now comes back.
         is_return: bool,
     },
-    /// Deliver frames of a connection that is here.
+    /// Deliver frames of a connection that the stack has.
     Deliver {
         /// The frames.
         frames: Vec<Vec<u8>>,
     },
-    /// Drop the connection, if it is here, without a segment.
+    /// Drop the connection, if the stack has it, without sending a segment.
     Drop {
         /// The flow of the connection.
         flow: Flow,
@@ -96,7 +97,7 @@ pub enum Event {
         /// The reason.
         cause: Cause,
     },
-    /// A move from this server has ended. For logs and counters.
+    /// A move from this server has ended: for logs and counters.
     Ended {
         /// The flow of the connection.
         flow: Flow,
@@ -108,7 +109,7 @@ pub enum Event {
 /// Why a move cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveError {
-    /// Another server owns the flow, or this server does not know that it owns it.
+    /// Another server owns the flow, or the switch has not confirmed that this server owns the flow.
     NotOwned,
     /// The flow is moving.
     Moving,
@@ -142,12 +143,12 @@ impl core::error::Error for MoveError {}
 /// Where a received TCP packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sorted {
-    /// To the stack.
+    /// The caller passes the packet to the stack.
     Stack,
     /// The agent keeps the packet until the connection is here.
     Held,
     /// The agent has forwarded the packet to the server that has the connection.
     Forwarded,
-    /// Nowhere.
+    /// The caller drops the packet.
     Dropped,
 }

@@ -1,4 +1,4 @@
-//! What the original owner remembers of connections that have moved away.
+//! The original owner's record of connections that have moved to other servers.
 
 use core::time::Duration;
 
@@ -7,13 +7,13 @@ use spillway_wire::switch::Flow;
 
 use crate::recent::Recent;
 
-/// For this time after the first stray packet of a flow, the original owner stays silent: a switch that has lost its
-/// entries sends it the packets of all flows, until the owners have taken theirs back.
+/// For this time after the first stray packet of a flow, the original owner answers no packet of the flow: a switch that
+/// has lost its entries sends the original owner the packets of all flows, until their owners have taken them back.
 const GRACE: Duration = Duration::from_secs(5);
 const LENT_MAX: usize = 4096;
 
-/// Connections that other servers have. Packets of such a connection that arrive here are stray; answering them would
-/// reset the connection.
+/// Connections that other servers have. Packets of such a connection that arrive at the original owner are stray: an
+/// answer would reset the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent {
     /// Time of the first stray packet since the connection was lent or its owner was confirmed.

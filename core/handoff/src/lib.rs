@@ -1,11 +1,12 @@
 //! A server's part in moves of live TCP connections, without I/O: datagrams of the switch and of other servers and the
-//! time go in; datagrams and [`Event`]s come out. Prism §4.2 and Capybara §3.3 have the idea, docs/moves.md the protocol.
+//! time go in; datagrams and [`Event`]s come out. The idea is that of Prism §4.2 and Capybara §3.3; docs/moves.md
+//! describes the protocol.
 //!
 //! - `agent`: all of a server's flows: [`Agent`] has the verbs
 //! - `membership`: hello, heartbeats, and when a server must be mute; `sequences`: the numbers of its messages
 //! - `migration`: one move, as its source and as its target see it
 //! - `transfer`: a connection's state in numbered parts; `peers`: datagrams of other servers
-//! - `buffer`: frames that arrive before the connection does; `forward`: frames that arrived at the wrong server
+//! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
 //! - `lent`: connections of the original owner that other servers have
 //! - `budget`, `recent`: bounds of memory and of tables
 #![no_std]

@@ -1,4 +1,4 @@
-//! Whether a server is an owner for the switch: its hello, its heartbeats, and when it must be mute.
+//! A server's membership at the switch: its *hello*, its heartbeats, and when it must not transmit.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -6,7 +6,7 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::switch::Status;
 
-/// Heartbeats whose answers the server waits for; older ones are given up.
+/// Maximum number of heartbeats without an answer; the server stops waiting for answers to older ones.
 const IN_FLIGHT_MAX: usize = 256;
 /// First and last interval between two hellos. The intervals double: each accepted hello gives a new term, and only the
 /// answer to the latest counts, so an interval shorter than the round trip would never succeed.
@@ -23,9 +23,9 @@ pub(crate) enum Due {
 /// What an answer has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The server is an owner with a new term; `is_new_epoch`: of a switch that has lost its entries.
+    /// The server is an owner with a new term. `is_new_epoch`: the switch has lost its entries.
     Joined { is_new_epoch: bool },
-    /// The server is no owner any more: it must be mute until it has joined again.
+    /// The server has lost its term: it must not transmit for imported flows until it has joined again.
     Lost,
     /// The switch has seen this sequence; the next hello must have a higher one.
     MustSkipTo(u64),
@@ -50,7 +50,7 @@ pub(crate) struct Membership {
     /// For this time after it has sent a heartbeat that was answered, the server may transmit.
     may_transmit_for: Duration,
     epoch: u64,
-    /// The epoch in which the server was an owner last; 0: never.
+    /// The last epoch in which the server was an owner; 0: the server never was one.
     joined_epoch: u64,
     standing: Standing,
     next_at: Time,
@@ -74,7 +74,7 @@ impl Membership {
         }
     }
 
-    /// The switch's epoch, as far as the server knows it.
+    /// The switch's epoch, as the last answer to *hello* stated it; 0 before that.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -93,7 +93,8 @@ impl Membership {
         self.next_at
     }
 
-    /// The message that is due, if any. The caller sends it and reports its sequence to [`record_sent`](Self::record_sent).
+    /// The message that is due, if any. The caller sends the message, and passes its sequence to
+    /// [`record_sent`](Self::record_sent).
     pub(crate) fn poll(&mut self, now: Time) -> Option<Due> {
         if now < self.next_at {
             return None;

@@ -9,7 +9,7 @@ use spillway_transport::Time;
 use spillway_wire::handoff::{Body, GREETING_BYTES, Head, Message, Run};
 use spillway_wire::switch::ServerId;
 
-/// Messages that wait for a session with one peer; further ones are lost.
+/// Maximum number of messages that wait for a session with one peer; further messages are dropped.
 const WAITING_MAX: usize = 64;
 /// First and last interval of greetings to a peer that does not answer. The intervals double.
 const GREETING_INTERVAL_MIN: Duration = Duration::from_millis(50);
@@ -31,13 +31,13 @@ pub(crate) enum Received<'a> {
 #[derive(Debug)]
 struct Peer {
     seal: PeerSeal,
-    /// Messages without a session, as bytes.
+    /// Messages that wait for a session, as bytes.
     waiting: VecDeque<Vec<u8>>,
     greet_at: Time,
     interval: Duration,
     /// No datagram of another session is answered before this time.
     answers_at: Time,
-    /// Whether there was a session before.
+    /// Whether this server has had a session with the peer.
     has_met: bool,
 }
 
@@ -68,12 +68,12 @@ impl Peers {
         Peers { peers, greetings: VecDeque::new() }
     }
 
-    /// When to call [`greet`](Self::greet); `None` while there is a session with each peer.
+    /// When to call [`greet`](Self::greet); `None` while each peer has a session.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.peers.values().filter(|peer| !peer.seal.is_open()).map(|peer| peer.greet_at).min()
     }
 
-    /// Greets all peers without a session, if it is time.
+    /// Queues a greeting for each peer without a session whose greeting is due.
     pub(crate) fn greet(&mut self, now: Time) {
         for (id, peer) in &mut self.peers {
             if !peer.seal.is_open() && peer.greet_at <= now {

@@ -1,4 +1,4 @@
-//! What an agent needs to know.
+//! Settings of an agent.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use spillway_wire::switch::{Endpoint, ServerId};
 
 use crate::migration::MoveTimes;
 
-/// What an agent needs to know.
+/// Settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// This server.
@@ -19,7 +19,7 @@ pub struct Settings {
     pub key: SwitchKey,
     /// The key that all servers of the services have.
     pub peers_key: Key,
-    /// This run of the server: another random number than those of its earlier runs.
+    /// This run of the server: a random number that differs from those of earlier runs.
     pub run: Run,
     /// The Ethernet address of this server.
     pub mac: Mac,
@@ -33,7 +33,7 @@ pub struct Settings {
     pub owner_timeout: Duration,
     /// Times of moves.
     pub times: MoveTimes,
-    /// Time after the end of a connection at which the agent releases the flow: the last segments may have to be repeated.
+    /// Time from the end of a connection to the release of its flow: the stack may have to retransmit the last segments.
     pub time_wait: Duration,
     /// Bounds of what moves use.
     pub limits: Limits,

@@ -11,7 +11,7 @@ use crate::membership::Change;
 use crate::migration::{Seen, source};
 
 impl Agent {
-    /// Handles the payload of a datagram from the switch or from another server. Forged and damaged ones are ignored.
+    /// Handles the payload of a datagram from the switch or from another server. Forged and damaged datagrams are ignored.
     pub fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
         if !payload.starts_with(&SWITCH_MAGIC) {
             return self.handle_peer_datagram(now, payload);
@@ -76,7 +76,8 @@ impl Agent {
         }
     }
 
-    /// The switch has lost all entries: every flow is the original owner's. Owners ask it for theirs.
+    /// The switch has lost all entries, so that every flow belongs to its original owner. This server requests the flows
+    /// that it had imported back from the original owners.
     fn handle_lost_entries(&mut self, now: Time) {
         self.waiting.clear();
         self.ended.clear();
@@ -99,7 +100,7 @@ impl Agent {
         self.owned.values_mut().for_each(|owned| owned.reclaim = Some((now + RECLAIMS_FOR, now)));
     }
 
-    /// The switch has declared this server dead before: what it had imported went back to the original owner.
+    /// The switch had declared this server dead: the flows that this server had imported belong to their original owners.
     fn handle_new_term(&mut self, now: Time) {
         self.waiting.clear();
         self.end_targets(now, Cause::Silence);
@@ -121,7 +122,7 @@ impl Agent {
         }
     }
 
-    /// The move of this *prepared* is over, or has never been.
+    /// The answer to *prepared*: ends the move if the entry is not asked for this server any more.
     fn handle_prepared_answer(&mut self, now: Time, flow: Flow, seen: Seen) {
         let is_over = matches!(seen.status, Status::Stale | Status::Forbidden | Status::NoEntry);
         if is_over && self.targets.get(&flow).is_some_and(|(_, target)| target.is_waiting()) {

@@ -13,8 +13,8 @@ use crate::event::{Event, Sorted};
 use crate::forward::frame;
 
 impl Agent {
-    /// Where a TCP packet goes that has arrived here. `is_opening`: it has SYN without ACK. A damaged packet goes to the
-    /// stack, which must notice the damage.
+    /// Decides where a received TCP packet goes. `is_opening`: the packet has SYN without ACK. A damaged packet goes to the
+    /// stack, which verifies checksums.
     pub fn sort(
         &mut self,
         now: Time,
@@ -41,7 +41,8 @@ impl Agent {
         }
         let is_loan = self.lending.contains(&flow);
         match self.sources.get_mut(&flow) {
-            // The packet is too late to be one that passed the switch before the flow was held: the flow has returned.
+            // `forwards` has no direction any more, so the packet did not pass the switch before the flow was held: the
+            // flow has returned.
             Some(source) if source.state().is_some() && !is_loan => held(source.held.push(frame)),
             _ if self.lent.hides(now, &flow, is_opening) => Sorted::Dropped,
             _ => Sorted::Stack,

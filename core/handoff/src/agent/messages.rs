@@ -21,7 +21,8 @@ impl Agent {
         }
     }
 
-    /// A peer has restarted, and has forgotten its moves: what was sent to it is lost, and what it would send never comes.
+    /// A peer has restarted and has lost its moves: states that this server has sent to the peer are lost, and states that
+    /// this server awaits from the peer will not arrive.
     fn handle_new_run(&mut self, now: Time, peer: ServerId) {
         for flow in self.sources.keys().copied().collect::<Vec<_>>() {
             if let Some(source) = self.source_to(peer, &flow) {
@@ -104,7 +105,7 @@ impl Agent {
         target.is_some_and(|(source, target)| *source == from && target.generation() == generation)
     }
 
-    /// Answers a message of a move that has ended here, or that this server does not know.
+    /// Answers a message of a move that has ended here, or of which this server has no record.
     fn answer_finished(&mut self, from: ServerId, flow: Flow, generation: u64) {
         let is_owned = self.finished.get(&flow) == Some(&Finished { generation, is_owned: true });
         let body = if is_owned { Body::Accepted } else { Body::Refused(Reason::NoMove) };
@@ -120,7 +121,8 @@ impl Agent {
         }
     }
 
-    /// An owner has lost its entry. The original owner, which owns every flow without an entry, moves the flow to it.
+    /// The switch has lost the entry of a flow of the server `from`. This server is the original owner, which owns every
+    /// flow without an entry, and moves the flow to `from`.
     fn handle_reclaim(&mut self, now: Time, from: ServerId, flow: Flow) {
         let may_lend = self.is_original(&flow) && self.membership.is_owner() && self.lent.contains(&flow);
         let is_moving = self.sources.contains_key(&flow) || self.targets.contains_key(&flow);

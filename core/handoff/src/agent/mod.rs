@@ -1,8 +1,8 @@
 //! A server's agent: its membership, the flows that it owns, and its moves.
 //!
-//! - `answers`: what the switch answers; `prepare`: the messages that it relays; `messages`: those of other servers
-//! - `outcomes`: what follows from the end of a move; `frames`: packets of flows that move
-//! - `output`: what is sent; `timers`: when
+//! - `answers`: answers of the switch; `prepare`: messages that the switch relays; `messages`: messages of other servers
+//! - `outcomes`: consequences of the end of a move; `frames`: packets of flows that move
+//! - `output`: datagrams to send; `timers`: what is due by time
 
 mod answers;
 mod frames;
@@ -35,20 +35,22 @@ use crate::recent::Recent;
 use crate::sequences::Sequences;
 use crate::settings::{Service, Settings};
 
-/// Requests whose answers the agent waits for; older ones are given up.
+/// Maximum number of requests without an answer; the agent stops waiting for answers to older ones.
 const WAITING_MAX: usize = 4096;
-/// Finished moves that the agent remembers, one a flow.
+/// Maximum number of finished moves that the agent remembers, one for each flow.
 const FINISHED_MAX: usize = 4096;
-/// Ended connections whose flows are to be released. Further ones are not released: their entries end by age.
+/// Maximum number of ended connections whose flows are to be released. Flows of further connections are not released:
+/// their entries end by age.
 const ENDED_MAX: usize = 65_536;
-/// For this time an owner asks the original owner for a flow whose entry the switch has lost.
+/// For this time an owner requests a flow whose entry the switch has lost from the original owner.
 pub(crate) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
 
 /// A flow with an entry whose connection is here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owned {
     pub(crate) generation: u64,
-    /// The switch has lost the entry: until when, and when next, the original owner is asked for the flow.
+    /// If the switch has lost the entry: until when this server requests the flow from the original owner, and the time of
+    /// the next request.
     pub(crate) reclaim: Option<(Time, Time)>,
 }
 
@@ -67,7 +69,7 @@ struct Finished {
     is_owned: bool,
 }
 
-/// A server's agent. The driver passes what arrives and the time, and then polls for datagrams and events.
+/// A server's agent. The driver passes received datagrams, packets and the time, then polls for datagrams and events.
 #[derive(Debug)]
 pub struct Agent {
     settings: Settings,
@@ -109,17 +111,17 @@ pub struct Counters {
     pub reclaimed: u64,
     /// Packets that were forwarded to other servers.
     pub forwarded: u64,
-    /// Packets that were not forwarded, because they were too many.
+    /// Packets that were not forwarded, because a limit was reached.
     pub forwards_dropped: u64,
-    /// Forwarded packets that arrived, and went to a connection here or wait for it.
+    /// Packets that other servers have forwarded to this one, and that a connection here has received or will receive.
     pub forwards_received: u64,
-    /// Moves to this server that it refused or gave back.
+    /// Moves to this server that this server has refused or given back.
     pub refused: u64,
 }
 
 impl Agent {
     /// # Panics
-    /// If there is no service.
+    /// `settings` has no service.
     pub fn new(now: Time, settings: Settings) -> Agent {
         assert!(!settings.services.is_empty(), "a server without a service has nothing to move");
         let limits = settings.limits;
@@ -164,14 +166,14 @@ impl Agent {
         Counters { forwarded: self.forwards.sent, forwards_dropped: self.forwards.dropped, ..self.counters }
     }
 
-    /// Sets the number of connections, and how many more the stack can have. Heartbeats state both.
+    /// Sets the number of connections, and how many more the stack can import. Heartbeats state both.
     pub fn set_load(&mut self, connections: usize, free_places: usize) {
         let saturating = |count| u32::try_from(count).unwrap_or(u32::MAX);
         (self.connections, self.free_places) = (saturating(connections), saturating(free_places));
     }
 
-    /// Begins to move a connection of this server. `to`: `None` lets the switch choose the least loaded server. The move
-    /// ends with [`Event::Ended`].
+    /// Begins to move a connection of this server to the server `to`. With `None` the switch chooses the least loaded
+    /// server. The move ends with [`Event::Ended`].
     ///
     /// # Errors
     /// The server cannot move the connection now.

@@ -82,7 +82,7 @@ impl Agent {
         }
     }
 
-    /// The switch has confirmed that the source owns the flow again: the target need not wait any longer.
+    /// Informs the target that the switch has confirmed the source as the flow's owner, so that the target stops waiting.
     fn tell_taken_back(&mut self, flow: Flow, source: &Source) {
         let Some(to) = source.destination() else { return };
         if let Some(target) = self.server_with(to.target.mac()) {

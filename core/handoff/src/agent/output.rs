@@ -1,4 +1,4 @@
-//! What an agent sends.
+//! The datagrams that an agent sends.
 
 use alloc::boxed::Box;
 
@@ -25,7 +25,7 @@ impl Agent {
         }
     }
 
-    /// Queues the next message of a move. Returns false if there is none.
+    /// Queues the next message of a move. Returns false if no move has a message to send.
     fn poll_moves(&mut self, now: Time) -> bool {
         while let Some(flow) = self.ready.first().copied() {
             if let Some((source, target)) = self.targets.get_mut(&flow)
@@ -54,6 +54,7 @@ impl Agent {
         false
     }
 
+    /// Queues the next part of a forwarded frame. Returns false if no frame waits.
     fn poll_forwards(&mut self) -> bool {
         let (peers, outputs) = (&mut self.peers, &mut self.outputs);
         self.forwards.poll(|to, flow, generation, body| {

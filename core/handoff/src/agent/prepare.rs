@@ -17,7 +17,7 @@ impl Agent {
         }
     }
 
-    /// Another server asks this one to import a connection.
+    /// The server `source` requests that this server imports a connection.
     fn handle_prepare(&mut self, now: Time, source: ServerId, flow: Flow, generation: u64) {
         let is_old = self.finished.get(&flow).is_some_and(|last| generation <= last.generation)
             || self
@@ -27,7 +27,7 @@ impl Agent {
         let place = self.place_of(flow.service()).and_then(|place| Site::new(place, self.settings.mac));
         let Some(place) = place.filter(|_| !is_old) else { return };
         if let Some(own) = self.sources.get(&flow) {
-            // Only the flow's owner is relayed: the target of our move has come to own the flow.
+            // The switch relays *prepare* only from the flow's owner: the target of this server's move owns the flow now.
             let is_moved = own.state().is_some() && source != self.settings.id;
             if !is_moved {
                 return;
@@ -68,8 +68,8 @@ impl Agent {
             let outcome = source.handle_prepared(now, generation, import);
             return self.handle_outcome(now, flow, outcome);
         }
-        // A move that this server has given up: otherwise the client's packets would go to the target until its lifetime
-        // ends.
+        // This server has given the move up. It takes the flow back: otherwise the client's packets would go to the target
+        // until the lifetime of the move ends.
         let is_new = self.owned.get(&flow).is_none_or(|owned| generation > owned.generation);
         let Import::Ready(target) = import else { return };
         if is_new && !self.targets.contains_key(&flow) && !self.lent.contains(&flow) {

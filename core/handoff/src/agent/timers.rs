@@ -1,4 +1,4 @@
-//! What an agent sends by time: its membership's messages, retransmissions of moves, reclaims and releases.
+//! Messages that are due by time: those of the membership, retransmissions of moves, reclaims and releases.
 
 use alloc::vec::Vec;
 
@@ -12,7 +12,7 @@ use crate::membership::Due;
 
 /// Maximum number of unanswered releases of a flow.
 const RELEASES_MAX: u32 = 20;
-/// Interval of releases of a flow, in intervals at which a server in doubt asks.
+/// Interval between two releases of a flow, in intervals of [`MoveTimes::asking`](crate::MoveTimes).
 const RELEASE_INTERVALS: u32 = 4;
 
 impl Agent {
@@ -37,7 +37,7 @@ impl Agent {
         if let Some(due) = self.membership.poll(now) {
             let request = match due {
                 Due::Hello => {
-                    // Answers to requests before a hello are those of another term.
+                    // Answers to requests from before the hello belong to another term.
                     self.waiting.clear();
                     Request::Hello
                 }

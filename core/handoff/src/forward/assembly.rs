@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use spillway_wire::handoff::Part;
 
 /// The parts of one sender's present frame. Parts must arrive in order: a frame with a lost or late part is dropped, and
-/// TCP sends its bytes again.
+/// TCP retransmits the bytes of the frame.
 #[derive(Debug, Default)]
 pub(crate) struct Assembly {
     packet: u32,

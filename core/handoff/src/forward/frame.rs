@@ -1,4 +1,4 @@
-//! A client's frame that goes on to another server.
+//! Reads a client's frame, and directs it to another server.
 
 use core::net::SocketAddr;
 
@@ -14,17 +14,17 @@ const IPV6_TARGET_AT: usize = IP_AT + 24;
 const TCP_CHECKSUM: usize = 16;
 const TCP_TARGET: usize = 2;
 
-/// What a frame with a TCP segment says about it.
+/// Ends and flags of the TCP segment in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) source: SocketAddr,
     pub(crate) target: SocketAddr,
     pub(crate) flags: tcp::Flags,
-    /// Where the TCP header is.
+    /// Offset of the TCP header in the frame.
     at: usize,
 }
 
-/// The TCP segment in a frame; `None` if there is none, or a checksum is wrong.
+/// Parses the TCP segment in a frame. Returns `None` if the frame carries no TCP segment, or if a checksum is wrong.
 pub(crate) fn parse(frame: &[u8]) -> Option<Segment> {
     let (header, packet) = ethernet::Header::parse(frame).ok()?;
     let (source, target, header_bytes, segment, pseudo) = match header.kind {

@@ -1,6 +1,6 @@
-//! Packets of a connection that arrive at the wrong end of its move, and go on to the other end: packets that passed
-//! the switch before it held the flow reach the source after the export, and a target that gives the flow back has
-//! buffered packets. A packet is forwarded once at most.
+//! Forwards packets of a connection that arrive at the wrong end of its move to the other end: packets that passed the
+//! switch before the flow was held reach the source after the export, and a target that gives the flow back has
+//! buffered packets. A packet is forwarded at most once.
 //!
 //! - [`frame`]: a frame at its new place; `assembly`: frames that are longer than a datagram; `rate`: the bound
 
@@ -53,7 +53,7 @@ pub(crate) struct Forwards {
     assemblies: BTreeMap<ServerId, Assembly>,
     /// Frames that were forwarded.
     pub(crate) sent: u64,
-    /// Frames that were not forwarded, because they were too many.
+    /// Frames that were not forwarded, because a limit was reached.
     pub(crate) dropped: u64,
 }
 
@@ -70,22 +70,22 @@ impl Forwards {
         }
     }
 
-    /// Packets of this flow go to another server until then.
+    /// Packets of this flow go to the server `to` until the time `until`.
     pub(crate) fn begin(&mut self, flow: Flow, to: ServerId, generation: u64, until: Time) {
         self.directions.insert(flow, Direction { to, generation, until });
     }
 
-    /// The connection is here, or will be.
+    /// This server has the connection or will import it: packets of the flow are no longer forwarded.
     pub(crate) fn end(&mut self, flow: &Flow) {
         self.directions.remove(flow);
     }
 
-    /// Where a packet of this flow goes, if not to this server's stack.
+    /// The server to which a packet of this flow must be forwarded; `None`: this server handles the packet.
     pub(crate) fn direction(&self, now: Time, flow: &Flow) -> Option<Direction> {
         self.directions.get(flow).filter(|direction| now < direction.until).copied()
     }
 
-    /// Forwards a frame, which the caller has checked. Returns false if too many were forwarded.
+    /// Forwards a frame, which the caller has checked. Returns false if a limit is reached.
     pub(crate) fn add(&mut self, now: Time, flow: Flow, direction: Direction, frame: Vec<u8>) -> bool {
         let is_possible = !frame.is_empty() && frame.len() <= FRAME_BYTES_MAX;
         if self.queue.len() >= QUEUE_MAX || !is_possible || !self.rate.take(now) {
@@ -98,7 +98,7 @@ impl Forwards {
         true
     }
 
-    /// Passes the next message to `emit`. Returns false if there is none.
+    /// Calls `emit` with the next message to send. Returns false if the queue is empty.
     pub(crate) fn poll(&mut self, emit: impl FnOnce(ServerId, Flow, u64, Body<'_>)) -> bool {
         let Some(queued) = self.queue.front_mut() else { return false };
         if let Some(part) = Part::of(&queued.frame, queued.next_part) {

@@ -4,7 +4,7 @@ use spillway_transport::Time;
 
 const NS_PER_S: u64 = 1_000_000_000;
 
-/// Allows `per_s` events at once, and as many again in each second.
+/// Allows a burst of `per_s` events, and on average `per_s` events a second.
 #[derive(Clone, Debug)]
 pub(crate) struct Rate {
     per_s: u32,
@@ -18,7 +18,7 @@ impl Rate {
         Rate { per_s, used_ns: 0, at: now }
     }
 
-    /// Counts an event. Returns false if it is one too many.
+    /// Counts an event. Returns false if the event exceeds the rate.
     pub(crate) fn take(&mut self, now: Time) -> bool {
         let passed_ns = now.0.saturating_sub(self.at.0);
         (self.used_ns, self.at) = (self.used_ns.saturating_sub(passed_ns), self.at.max(now));

@@ -9,10 +9,11 @@ use spillway_wire::switch::{FlowState, Status};
 
 /// How often *prepare* and each part of a state are sent before the sender gives up.
 pub(crate) const ATTEMPTS: u32 = 5;
-/// The interval of a server that asks the switch for the outcome of a move, in first intervals: 16 ms for 1 ms.
+/// Interval at which a server requests the outcome of a move from the switch, as a multiple of
+/// [`MoveTimes::first_interval`]: 16 ms for a first interval of 1 ms.
 const ASKING: u32 = 16;
 
-/// What an answer says about a flow's entry.
+/// The state of a flow's entry in an answer of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) status: Status,
@@ -57,7 +58,7 @@ impl MoveTimes {
         self.first_interval * ((1 << ATTEMPTS) - 1)
     }
 
-    /// The interval at which a server in doubt asks the switch.
+    /// The interval at which a server in doubt repeats its request to the switch.
     pub(crate) fn asking(&self) -> Duration {
         self.first_interval * ASKING
     }

@@ -20,7 +20,7 @@ use super::{ATTEMPTS, MoveTimes, Seen};
 use crate::buffer::HeldFrames;
 use crate::transfer::{Due, Sending};
 
-/// How a move ended for its source, or what it waits for.
+/// How a move ended for its source, or what the source waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The target is ready: export the connection, then call [`Source::exported`] or [`Source::not_exported`].
@@ -38,7 +38,7 @@ pub(crate) enum Outcome {
 /// Where the exported state goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destination {
-    /// Of the flow's entry, held for the target.
+    /// The generation of the flow's entry, which is held for the target.
     pub(crate) generation: u64,
     pub(crate) target: Site,
 }
@@ -76,7 +76,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Asks for a move. Without a site the switch chooses the least loaded target. `replaces`: the entry's generation, or 0.
+    /// Begins a move. `site`: the target's; `None` lets the switch choose the least loaded target. `replaces`: the entry's
+    /// generation, or 0 without an entry.
     pub(crate) fn new(
         now: Time,
         flow: Flow,
@@ -89,7 +90,7 @@ impl Source {
         Source { flow, replaces, site, times, phase, next_at, destination, refusal, held }
     }
 
-    /// Takes a flow back that a move, given up before, has directed to a target.
+    /// Takes back a flow that a move which the source has given up has directed to a target.
     pub(crate) fn settle(now: Time, flow: Flow, to: Destination, parts: (MoveTimes, HeldFrames)) -> Source {
         let (phase, destination) = (Phase::Settling { own: Some(to.generation) }, Some(to));
         Source { phase, destination, ..Source::new(now, flow, to.generation, None, parts) }
@@ -136,7 +137,7 @@ impl Source {
             Phase::Asking { .. } => {
                 (self.phase, self.next_at) = (Phase::Settling { own: None }, now + self.times.asking());
             }
-            // The target has the state, and is silent.
+            // The target has acknowledged the whole state, and has not answered in time.
             Phase::Sending(_, sending) if sending.is_complete() => self.doubt(now),
             Phase::Sending(..) | Phase::Exporting(_) => return None,
             Phase::Settling { .. } | Phase::InDoubt(..) => {}
@@ -179,7 +180,7 @@ impl Source {
         Some((*to, sending.body(number)?))
     }
 
-    /// The state may have arrived or not: from now on only the entry decides.
+    /// The source does not know whether the target has the state: from now on only the entry decides.
     pub(crate) fn doubt(&mut self, now: Time) {
         if let Phase::Sending(to, sending) = &self.phase {
             (self.phase, self.next_at) = (Phase::InDoubt(*to, sending.state().clone()), now);
@@ -199,7 +200,7 @@ impl Source {
         }
     }
 
-    /// Handles a relayed *prepared*. A copy of an earlier move's has a generation that this move replaces.
+    /// Handles a relayed *prepared*. A late copy from an earlier move has a generation of at most `replaces`, and is ignored.
     pub(crate) fn handle_prepared(&mut self, now: Time, generation: u64, import: Import) -> Option<Outcome> {
         let is_asking = matches!(self.phase, Phase::Asking { .. });
         if generation <= self.replaces || !is_asking && !matches!(self.phase, Phase::Settling { own: None }) {
@@ -234,13 +235,13 @@ impl Source {
         }
     }
 
-    /// The target says that it owns the flow.
+    /// Handles *accepted*: the target owns the flow.
     pub(crate) fn handle_accepted(&self, of: u64) -> Option<Outcome> {
         let is_ours = self.state().is_some() && self.destination().is_some_and(|to| to.generation == of);
         is_ours.then_some(Outcome::Moved)
     }
 
-    /// The target says that it will not own the flow.
+    /// Handles *refused*: the target will not own the flow.
     pub(crate) fn handle_refused(&mut self, now: Time, of: u64, reason: Reason) {
         if self.destination().is_some_and(|to| to.generation == of) {
             self.refusal = Some(reason);
@@ -257,7 +258,7 @@ impl Source {
             Phase::Asking { .. } | Phase::Settling { .. } => self.handle_before_export(now, seen),
             Phase::InDoubt(..) => match (seen.status, seen.state) {
                 (Status::Ok, FlowState::Owned) => Some(Outcome::Returned { generation: seen.generation }),
-                // The server has no term at present: it asks again when it has one.
+                // The server has no term at present: the request is repeated until it has one.
                 (Status::NoOwner, _) => None,
                 (_, FlowState::Owned) if !seen.is_ours => Some(Outcome::Moved),
                 _ => Some(Outcome::LetGo),
@@ -276,7 +277,7 @@ impl Source {
             // The server, or the target, has no term at present.
             _ if seen.status == Status::NoOwner => None,
             FlowState::None => Some(Outcome::Kept { generation: 0 }),
-            // *get* needs no term: the answer to the next heartbeat will say that this server has lost the flow.
+            // *get* needs no term: the answer to the next heartbeat will state that this server has lost its flows.
             FlowState::Owned if seen.status == Status::Ok && !seen.is_ours => None,
             FlowState::Owned if seen.is_ours => Some(Outcome::Kept { generation: seen.generation }),
             FlowState::Asked | FlowState::Held if seen.is_ours => {

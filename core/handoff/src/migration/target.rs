@@ -33,7 +33,7 @@ pub(crate) enum Outcome {
 enum Phase {
     /// Waits for the connection's state.
     Waiting(Option<Receiving>),
-    /// The state is here; the stack has not said yet whether it can import it.
+    /// The state has arrived; the driver has not reported yet whether the stack can import it.
     Checking { state: Arc<[u8]>, parts: u16 },
     /// Waits for the switch to confirm *own*.
     Owning { state: Arc<[u8]>, parts: u16, asked: u32 },
@@ -49,7 +49,7 @@ pub(crate) struct Target {
     phase: Phase,
     next_at: Time,
     pub(crate) held: HeldFrames,
-    /// Parts have arrived whose acknowledgement was not sent yet.
+    /// Whether parts have arrived that were not acknowledged yet.
     owes_received: bool,
 }
 
@@ -70,7 +70,7 @@ impl Target {
         self.generation
     }
 
-    /// The answer to each *prepare* of this move, which shows that the source waits.
+    /// The answer to each *prepare* of this move. A repeated *prepare* shows that the source still waits.
     pub(crate) fn prepared(&mut self, now: Time) -> Request {
         if self.is_waiting() {
             self.next_at = now + self.times.state_within;
@@ -94,7 +94,7 @@ impl Target {
     /// A part of the state has arrived. Returns the state when it is complete.
     ///
     /// # Errors
-    /// There is no room for the state.
+    /// The budget has no room for the state.
     pub(crate) fn handle_part(
         &mut self,
         now: Time,
@@ -139,8 +139,8 @@ impl Target {
         }
     }
 
-    /// The source says that it owns the flow again. Returns whether the move is over; a target that has the state asks
-    /// the switch.
+    /// Handles *taken back*: the source owns the flow again. Returns whether the move is over. A target that has the whole
+    /// state does not end the move yet: it sends *own* at once, and the switch's answer decides.
     pub(crate) fn handle_taken_back(&mut self, now: Time) -> bool {
         self.next_at = self.next_at.min(now);
         self.is_waiting()
@@ -166,7 +166,8 @@ impl Target {
         }
     }
 
-    /// What to send now, if anything. *own* is repeated until the switch answers: before that, either end may own the flow.
+    /// The request that is due, if any. *own* is repeated until the switch answers: before that, either end may own the
+    /// flow.
     pub(crate) fn poll(&mut self, now: Time) -> Option<Request> {
         let Phase::Owning { asked, .. } = &mut self.phase else { return None };
         if now < self.next_at {

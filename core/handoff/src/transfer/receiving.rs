@@ -12,7 +12,7 @@ use crate::budget::{Budget, Share};
 #[derive(Debug)]
 pub(crate) struct Receiving {
     bytes: Vec<u8>,
-    /// Whether each part is here.
+    /// Whether each part has arrived.
     has: Vec<bool>,
     /// The first part that is missing.
     through: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// For the state to which `part` belongs. `None` if the budget has no room for it.
+    /// Begins to receive the state to which `part` belongs. Returns `None` if the budget has no room for the state.
     pub(crate) fn new(part: &Part<'_>, budget: &Budget) -> Option<Receiving> {
         let mut share = budget.share();
         share.grow(part.total()).then(|| Receiving {
@@ -33,7 +33,7 @@ impl Receiving {
         })
     }
 
-    /// Stores a part. A part that is here already, or that belongs to a state of another length, changes nothing.
+    /// Stores a part. A part that has arrived before, or that belongs to a state of another length, changes nothing.
     /// Returns whether the part was new.
     pub(crate) fn store(&mut self, part: &Part<'_>) -> bool {
         let number = usize::from(part.number());
@@ -49,13 +49,13 @@ impl Receiving {
         is_new
     }
 
-    /// What the target acknowledges.
+    /// The set of parts that the target acknowledges.
     pub(crate) fn received(&self) -> Received {
         let bit = |at: usize| u64::from(self.has.get(self.through + 1 + at) == Some(&true)) << at;
         Received { through: number_of(self.through), beyond: (0..64).map(bit).sum() }
     }
 
-    /// The number of parts, if all are here.
+    /// The number of parts, if all have arrived.
     pub(crate) fn complete_parts(&self) -> Option<u16> {
         (self.missing == 0).then(|| number_of(self.has.len()))
     }

@@ -1,7 +1,7 @@
 //! Which part of a state is sent when.
 //!
 //! A part is sent up to [`ATTEMPTS`](crate::migration::ATTEMPTS) times, at intervals that double. The number of parts
-//! on the way is bounded by a window, which grows with acknowledgements and is halved when parts are lost.
+//! in flight is bounded by a window, which grows with acknowledgements and is halved when parts are lost.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -11,7 +11,7 @@ use spillway_wire::handoff::{Body, Part, Received, parts_of};
 
 use crate::migration::{ATTEMPTS, MoveTimes};
 
-/// Parts on their way: at the beginning, at least and at most.
+/// Number of parts that may be in flight: at the beginning, at least and at most.
 const WINDOW: usize = 64;
 const WINDOW_MIN: usize = 4;
 const WINDOW_MAX: usize = 256;

@@ -41,7 +41,7 @@ fn a_connection_moves_with_its_early_and_its_late_packets() {
     assert_eq!(events[1..], [import(STATE, vec![segment_at(2, 2), segment_at(2, 1)], false)]);
     assert!(rack.may_transmit(2) && !rack.agent(1).may_continue(&flow()));
     assert_eq!((owner(&rack), rack.client_reaches(3)), ((FlowState::Owned, ServerId(2)), (2, Sorted::Stack)));
-    // A packet that is later still reaches the connection, which is at the target now.
+    // An even later packet reaches the connection, which is at the target now.
     assert_eq!(rack.sort(1, &segment_at(1, 4)), Sorted::Forwarded);
     rack.deliver();
     assert_eq!(rack.events(2), [Event::Deliver { frames: vec![segment_at(2, 4)] }]);
@@ -175,7 +175,7 @@ fn a_source_that_does_not_hear_accepted_learns_from_the_entry_that_the_target_ow
     let now = rack.now;
     rack.agent(2).checked(now, flow(), generation, Ok(()));
     rack.deliver();
-    assert!(rack.agent(1).may_continue(&flow()), "the source keeps the state until it knows");
+    assert!(rack.agent(1).may_continue(&flow()), "the source keeps the state until the move has ended");
     rack.advance(60);
     assert!(!rack.agent(1).may_continue(&flow()));
     assert_eq!((rack.events(1), owner(&rack)), (vec![], (FlowState::Owned, ServerId(2))));
@@ -263,7 +263,7 @@ fn of_two_sources_only_the_owner_moves_the_flow() {
     let now = rack.now;
     let not_owned = Err(MoveError::NotOwned);
     assert_eq!(rack.agent(3).request_move(now, flow(), Some(ServerId(1))), not_owned);
-    // The original owner asks the switch, which refuses.
+    // The original owner sends *prepare*, which the switch refuses.
     rack.agent(1).request_move(now, flow(), Some(ServerId(3))).unwrap();
     rack.deliver();
     assert_eq!(rack.events(1), [Event::Drop { flow: flow(), cause: Cause::Foreign }]);

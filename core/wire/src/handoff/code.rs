@@ -1,10 +1,10 @@
-//! Fields of one byte with a list of values: what a message is about, and why a move was refused.
+//! Fields of one byte with a list of values: the kind of a message, and the reason of a refusal.
 
 use core::fmt;
 
 use super::HandoffError;
 
-/// What a message is about.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -80,7 +80,7 @@ pub enum Reason {
     NoService = 3,
     /// The receiver has no address of the flow's family.
     Family = 4,
-    /// The receiver does not know the version of the state.
+    /// The receiver does not support the version of the state.
     Version = 5,
     /// The state needs a feature that the receiver does not have.
     Feature = 6,
@@ -136,14 +136,16 @@ impl fmt::Display for Reason {
             Reason::NoRoom => "the target has no room for the connection",
             Reason::NoService => "the target does not serve this service",
             Reason::Family => "the target has no address of the connection's family",
-            Reason::Version => "the target does not know this version of the state: upgrade the target",
+            Reason::Version => "the target does not support this version of the state: upgrade the target",
             Reason::Feature => "the state needs a feature that the target does not have: upgrade the target",
             Reason::Damaged => "the state arrived altered or incomplete",
             Reason::TooLarge => "the state is larger than the target accepts",
             Reason::Invalid => "the target's stack found a contradiction in the state",
             Reason::Late => "the state did not arrive at the target in time",
             Reason::Lost => "the switch's entry names another owner",
-            Reason::Silent => "the target is not an owner at present: it has no term, or was silent",
+            Reason::Silent => {
+                "the target is not an owner at present: it has no term, or its heartbeats are late"
+            }
         })
     }
 }

@@ -12,11 +12,11 @@ pub(super) const FORM: usize = 9;
 pub(super) const SENDER: usize = 10;
 /// The server for which the datagram is meant.
 pub(super) const RECEIVER: usize = 11;
-/// Which session between these runs; 0 in a greeting.
+/// The number of the session between these runs; 0 in a greeting.
 pub(super) const SESSION: Range<usize> = 12..16;
 /// The sender's run.
 pub(super) const SENDER_RUN: Range<usize> = 16..24;
-/// The receiver's run; 0 if the sender of a greeting does not know it.
+/// The receiver's run; 0 in a greeting whose sender has not learned it yet.
 pub(super) const RECEIVER_RUN: Range<usize> = 24..32;
 /// Number of the datagram; 0 in a greeting.
 pub(super) const COUNTER: Range<usize> = 32..40;

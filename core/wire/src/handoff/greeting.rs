@@ -4,7 +4,7 @@ use core::num::NonZeroU64;
 
 use super::{GREETING_CONTENT_BYTES, HandoffError, field};
 
-/// The content of a greeting. The receiver believes the sender's run only if the greeting echoes the number of the
+/// The content of a greeting. The receiver accepts the sender's run only if the greeting echoes the number of the
 /// receiver's own greeting: a copy of an earlier run's greeting does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {

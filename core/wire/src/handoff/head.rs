@@ -45,14 +45,14 @@ impl fmt::Debug for Run {
 pub enum Form {
     /// A [`Greeting`](super::Greeting), authenticated and not encrypted.
     Greeting {
-        /// The receiver's run, if the sender knows it.
+        /// The receiver's run, if the sender has learned it.
         receiver_run: Option<Run>,
     },
     /// A sealed [`Message`](super::Message).
     Move {
         /// The receiver's run.
         receiver_run: Run,
-        /// Which session between these runs: the low half of the number of the receiver's
+        /// The number of the session between these runs: the low half of the number of the receiver's
         /// [`Greeting`](super::Greeting).
         session: u32,
         /// Number of the datagram under its key.

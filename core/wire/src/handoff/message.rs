@@ -14,11 +14,11 @@ pub struct Message<'a> {
     pub flow: Flow,
     /// The generation of the flow's entry while the target holds the flow; 0 in *reclaim*, and only there.
     pub generation: u64,
-    /// What is said about the flow.
+    /// The kind of the message, with its fields.
     pub body: Body<'a>,
 }
 
-/// What a message says.
+/// The kind of a message, with its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// From the source: a part of the connection's state, at most [`STATE_BYTES_MAX`] bytes in total.
@@ -27,7 +27,8 @@ pub enum Body<'a> {
     Received(Received),
     /// From the target: it owns the flow.
     Accepted,
-    /// The receiver of a state, of *lent* or of *reclaim* will not take part. The sender's copy is discarded.
+    /// From the receiver of a state, of *lent* or of *reclaim*: it will not take part, and has discarded its copy of the
+    /// state.
     Refused(Reason),
     /// From the source: it owns the flow again. The target discards its copy, and returns the frames that it holds.
     TakenBack,
@@ -55,7 +56,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Whether the part with this number has arrived, as far as the set says.
+    /// Whether the set contains the part with this number.
     pub fn contains(&self, number: u16) -> bool {
         let Some(beyond) = number.checked_sub(self.through) else { return true };
         (1..=64).contains(&beyond) && self.beyond >> (beyond - 1) & 1 == 1

@@ -46,7 +46,7 @@ pub const GREETING_BYTES: usize = HEAD_BYTES + GREETING_CONTENT_BYTES + TAG_BYTE
 /// Bytes at the beginning of each message: kind, generation and flow.
 pub const MESSAGE_HEAD_BYTES: usize = 48;
 
-/// Bytes of a state or of a frame in one datagram; only the last part has fewer. A datagram with that many fits the
+/// Bytes of a state or of a frame in one datagram; only the last part has fewer. Such a datagram fits the
 /// smallest MTU of Ethernet, 1,500 bytes, with IPv6 and room for tunnels.
 pub const PART_BYTES: usize = 1200;
 /// The longest state of a connection, in bytes. Send buffers are far smaller, unless a single chunk is larger.

@@ -12,13 +12,13 @@ pub struct Part<'a> {
     bytes: &'a [u8],
 }
 
-/// The number of parts into which so many bytes are cut.
+/// The number of parts of a whole of `total` bytes.
 pub const fn parts_of(total: usize) -> usize {
     total.div_ceil(PART_BYTES)
 }
 
 impl<'a> Part<'a> {
-    /// Part `number` of `whole`. `None` if there is no such part, or if `whole` has more than `u16::MAX` parts.
+    /// Part `number` of `whole`. `None` if `whole` has no part with this number, or more than `u16::MAX` parts.
     pub fn of(whole: &'a [u8], number: u16) -> Option<Part<'a>> {
         let bytes = whole.chunks(PART_BYTES).nth(number.into())?;
         let fits = parts_of(whole.len()) <= usize::from(u16::MAX);
@@ -121,7 +121,7 @@ mod tests {
         last[5] = 0;
         assert_eq!(parse(&last), HandoffError::Part, "only the last part is short");
         last[5] = 2;
-        assert_eq!(parse(&last), HandoffError::Part, "there is no third part");
+        assert_eq!(parse(&last), HandoffError::Part, "the whole has two parts");
         last[7] = 1;
         assert_eq!(parse(&last), HandoffError::Reserved);
         last[..8].fill(0);
