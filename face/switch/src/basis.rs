@@ -1,5 +1,5 @@
-//! What the configuration permits to an entry. An entry that loses its basis by a reload would break its connection
-//! silently: its packets would go to a server that may not answer, or whose answers are not rewritten.
+//! Which entries the configuration permits. An entry that a reload no longer permits would break its connection without
+//! an error: the packets would go to a server that may not answer, or whose answers are not rewritten.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +81,7 @@ mod tests {
         assert!(!replaced("02:00:00:00:00:06", "02:00:00:00:00:16"), "another host");
         assert!(!replaced("name = \"b\"", "name = \"b\"\nid = 9"), "another server");
         assert!(!replaced("10.0.0.5:11211", "10.0.0.5:80"), "another service");
-        // The right of the port is gone, and with it the place, which the file could not name.
+        // The file removes the right of the port, and therefore also the place, which it could not name.
         let mut without = config();
         without.ports[2].may_own.clear();
         let tables = Memory::new(&spillway_auth::SwitchKey::from_bytes([1; 16]));

@@ -7,7 +7,7 @@ use crate::entries::Requests;
 use crate::flows::Selection;
 use crate::tables::Tables;
 
-/// Maximum number of entries that are read before they are ended: bounds the memory of a request.
+/// Maximum number of entries that are read in one batch and then ended: bounds the memory of a request.
 const BATCH: usize = 16_384;
 
 /// The result of clearing flows.
@@ -15,15 +15,15 @@ const BATCH: usize = 16_384;
 pub struct Cleared {
     /// Flows whose entries have ended.
     pub cleared: u64,
-    /// Flows that changed meanwhile, and stay.
+    /// Flows that stay, because their entries changed after they were read.
     pub changed: u64,
 }
 
 /// Ends the entries of a selection's flows. Their packets then go to the original servers.
 ///
 /// # Errors
-/// There is no such service, the client is no address, the table cannot be read, or the program does not answer; entries
-/// before the failure have ended.
+/// The service is not configured, the client is not an address, the table cannot be read, or the program does not
+/// answer; entries before the failure have ended.
 pub(crate) fn clear<T: Tables>(
     requests: &Requests<'_, T>,
     config: &SwitchConfig,

@@ -49,7 +49,7 @@ pub enum Request {
     },
     /// Read the configuration again and apply it: answered with [`ReloadOutcome`].
     Reload {},
-    /// Always refused, because a switch relieves no service. `spillway relief` sends this to every program of a host.
+    /// Always refused, because a switch does not relieve services. `spillway relief` sends this to every program of a host.
     Relief {
         /// Name of the service.
         service: String,
@@ -76,8 +76,8 @@ impl Control {
         Control { running, source, listing, manager: Manager::from_environment() }
     }
 
-    /// Refuses reloads from now on. Waits for a reload that is under way, so that the tables are not left with a part of
-    /// it; at most for `patience`. Returns whether none is under way.
+    /// Refuses reloads from now on, and waits at most for `patience` until a running reload has finished, so that the tables
+    /// do not keep a part of its changes. Returns false if the reload still runs.
     pub(crate) fn close(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         loop {
@@ -202,12 +202,12 @@ pub fn send_request<T: serde::de::DeserializeOwned>(
     spillway_daemon::send_json_request(path, request, REQUEST_TIMEOUT)
 }
 
-/// Requests a switch's status, with the errors of [`send_request`]; a program that is no switch is
-/// [`RequestError::UnexpectedAnswer`].
+/// Requests a switch's status, with the errors of [`send_request`]; the answer of a program that is not
+/// a switch is [`RequestError::UnexpectedAnswer`].
 pub fn request_status(path: &Path) -> Result<SwitchStatus, RequestError> {
     let status: Value = send_request(path, &Request::Status {})?;
     if status["kind"] != "switch" {
-        return Err(RequestError::UnexpectedAnswer("the program there is no switch".to_owned()));
+        return Err(RequestError::UnexpectedAnswer("the program at this socket is not a switch".to_owned()));
     }
     serde_json::from_value(status).map_err(|error| RequestError::UnexpectedAnswer(error.to_string()))
 }

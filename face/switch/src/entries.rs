@@ -33,7 +33,8 @@ impl<'a, T: Tables> Requests<'a, T> {
     /// # Errors
     /// The program does not answer as it should.
     pub(crate) fn release(&self, entry: &FlowEntry) -> Result<bool, String> {
-        // The program creates no entry of such a flow. If there is one, it must not keep others from being ended.
+        // The program creates no entry of such a flow. An entry of this kind, from foreign tables, must not keep the daemon
+        // from ending others.
         let Ok(flow) = Flow::new(entry.client, entry.service) else { return Ok(false) };
         let answer = self.ask(Request::Release { flow, generation: entry.generation })?;
         match answer.status {
@@ -58,7 +59,7 @@ impl<'a, T: Tables> Requests<'a, T> {
         }
     }
 
-    /// Advances the clock of silence: it stands still while the program hears nobody.
+    /// Advances the clock of silence, which stands still while no heartbeat and no *hello* arrives.
     ///
     /// # Errors
     /// The program does not answer as it should.

@@ -71,7 +71,7 @@ pub struct FlowStatus {
     pub state: String,
     /// The generation: the number of the entry's last change.
     pub generation: u64,
-    /// The server that owns the connection; of a move the source.
+    /// The server that owns the connection; during a move the source.
     pub owner: SiteStatus,
     /// The target of a move that is under way.
     pub target: Option<SiteStatus>,
@@ -113,7 +113,7 @@ impl Selection {
     /// Checks the selection.
     ///
     /// # Errors
-    /// There is no such service, or the client is no address.
+    /// The service is not configured, or the client is not an address.
     pub(crate) fn filter<'a>(&self, config: &'a SwitchConfig) -> Result<Filter<'a>, String> {
         let client = self.client.as_deref().map(str::parse).transpose()?;
         let Some(name) = &self.service else { return Ok(Filter { service: None, client }) };

@@ -19,7 +19,7 @@ pub(crate) fn of_config(config: &SwitchConfig) -> KnownNumbers {
 /// The numbers at a reload. `attached`: ports by the indexes of the interfaces that they have. `index_of`: the index of an
 /// interface, if it exists. `named`: the servers that entries name.
 ///
-/// The wire of a port is its interface, whatever the interface's name is now: so the index decides before the name.
+/// A port is recognized by the index of its interface before the name: an administrator may have renamed the interface.
 pub(crate) fn at_reload(
     before: &SwitchConfig,
     after: &SwitchConfig,
@@ -37,7 +37,7 @@ pub(crate) fn at_reload(
     known
 }
 
-/// The numbers that pins have at a start. A service is recognized by its endpoints, a server by its key or its address.
+/// The numbers in the pins at a start. A service is recognized by its endpoints, a server by its key or its address.
 pub(crate) fn at_start(
     pinned: &Pinned,
     config: &SwitchConfig,
@@ -74,7 +74,7 @@ pub(crate) fn at_start(
         found.into_iter().for_each(|one| known.servers.add(&server.name, one.id.0));
     }
     known.servers.used.extend(pinned.servers.iter().map(|one| one.id.0));
-    // Entries that name another server under an id are ended in the first turn, and do not stop the start.
+    // Entries that name another server under an id do not prevent the start: the first turn ends them.
     known.servers.used.extend(pinned.named_servers.iter().map(|server| server.0));
     known
 }

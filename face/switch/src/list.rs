@@ -48,7 +48,7 @@ impl From<&FlowStatus> for Cursor {
 /// [`PAGE_FLOWS_MAX`]. Needs memory for the flows of the page only. Each flow is a line.
 ///
 /// # Errors
-/// There is no such service, the client is no address, or the table cannot be read.
+/// The service is not configured, the client is not an address, or the table cannot be read.
 pub(crate) fn page(
     tables: &impl Tables,
     config: &SwitchConfig,

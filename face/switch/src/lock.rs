@@ -43,7 +43,7 @@ impl Lock {
     /// Locks the directory of a switch that exists.
     ///
     /// # Errors
-    /// There is no such directory, or another daemon has the lock.
+    /// The directory does not exist, or another daemon has the lock.
     pub(crate) fn take_existing(directory: &Path) -> Result<Lock, StartError> {
         lock(directory).map_err(|error| match error {
             StartError::Pins { directory, error } if error.kind() == io::ErrorKind::NotFound => {
@@ -54,7 +54,8 @@ impl Lock {
     }
 }
 
-/// Locks a directory. An error of the kind `NotFound`: there is none, or it was removed meanwhile.
+/// Locks a directory. The error has the kind `NotFound` if the directory does not exist, or was removed before it was
+/// locked.
 fn lock(directory: &Path) -> Result<Lock, StartError> {
     let failed = |error: io::Error| StartError::Pins { directory: directory.to_owned(), error };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -66,7 +67,7 @@ fn lock(directory: &Path) -> Result<Lock, StartError> {
         }
         Err(error) => return Err(failed(error.into())),
     }
-    // The lock of a directory that was removed excludes nobody: the next process creates and locks another one.
+    // A lock on a removed directory does not exclude other daemons: the next one creates the directory again and locks it.
     let (locked, present) = (fstat(&file), stat(directory));
     let present = present.map_err(|error| failed(error.into()))?;
     let locked = locked.map_err(|error| failed(error.into()))?;
@@ -95,7 +96,7 @@ mod tests {
         std::fs::remove_dir_all(directory.parent().unwrap()).unwrap();
     }
 
-    /// Threads take the lock, remove the directory, and release the lock, as `--detach` does. No two may have it at once.
+    /// Threads take the lock, remove the directory, and release the lock, as `--detach` does. No two threads may have the lock at once.
     #[test]
     fn the_lock_of_a_removed_directory_is_not_taken() {
         use std::sync::atomic::{AtomicUsize, Ordering};

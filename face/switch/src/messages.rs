@@ -29,7 +29,7 @@ pub(crate) struct Messages {
 pub(crate) enum NoAnswer {
     /// The frame has no valid control message under the daemon's key.
     Rejected(SwitchRejection),
-    /// The message is no answer to the request.
+    /// The message is not an answer to the request.
     Other,
 }
 
@@ -220,7 +220,7 @@ mod tests {
             messages.frame("10.0.0.1:9511".parse().unwrap(), Request::Get { flow: flow() });
         let answer = messages.answer(sequence, &answered(&messages, &frame, |_| ()));
         assert_eq!(answer.map(|answer| answer.status), Ok(Status::NoEntry));
-        assert_eq!(messages.answer(sequence, &frame), Err(NoAnswer::Other), "a request is no answer");
+        assert_eq!(messages.answer(sequence, &frame), Err(NoAnswer::Other), "a request is not an answer");
         let later = answered(&messages, &frame, |message| message.sequence += 1);
         assert_eq!(messages.answer(sequence, &later), Err(NoAnswer::Other));
         let foreign = answered(&messages, &frame, |message| message.epoch += 1);

@@ -51,11 +51,12 @@ impl Program {
     /// Loads the program with the tables that are pinned at `directory`, or with new ones, which are then pinned there,
     /// and attaches it to all ports that can be attached. `config` gets the numbers that pinned tables have.
     ///
-    /// A start that fails leaves pinned tables and ports as they were, except that the program may be the new one. It leaves no
-    /// new pins.
+    /// A start that fails leaves pinned tables and ports as they were, except that the ports may already have the new
+    /// program. It leaves no new pins.
     ///
     /// # Errors
-    /// Says what failed, with the next step. That no port can be attached is an error only without pinned tables.
+    /// The text states what failed, and the next step. Without pinned tables it is also an error if no port can be
+    /// attached.
     pub(crate) fn start(
         directory: &Path,
         config: &mut SwitchConfig,
@@ -138,7 +139,7 @@ impl Program {
 
     /// Applies other settings, in which ports, services and servers have kept their numbers
     /// ([`SwitchConfig::keep_numbers`]). `rules`: the settings in the form of the rules. A port that cannot be attached
-    /// is no error.
+    /// is not an error.
     ///
     /// # Errors
     /// The settings cannot be applied; those before are in force, unless the error is mixed.

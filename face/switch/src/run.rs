@@ -46,7 +46,7 @@ pub fn run(config: SwitchConfig, source: SettingsSource) -> Result<ExitCode, Sta
 /// interfaces belong to the kernel again.
 ///
 /// # Errors
-/// There is no such switch; the daemon runs; or the tables cannot be removed.
+/// The switch does not exist, its daemon runs, or the tables cannot be removed.
 pub fn detach(name: &str) -> Result<(), StartError> {
     let directory = pin_directory(name);
     let _lock = Lock::take_existing(&directory)?;
@@ -85,9 +85,9 @@ impl Daemon {
             config.ports.len()
         );
         let running = Arc::new(Running::new(program, messages, config, main.watch().clone()));
-        // Before the ports are served, so that already the first status has figures.
+        // The first turn precedes the first request, so that the first status has figures.
         if let Err(error) = running.turn() {
-            // The program forwards, and the next turn may succeed: no reason to refuse the start.
+            // Not a reason to refuse the start: the program forwards, and the next turn may succeed.
             warn!("status has no figures yet: {error}");
         }
         let control = Arc::new(Control::new(Arc::clone(&running), source));
@@ -111,8 +111,7 @@ fn start_sweeper(running: &Arc<Running>, main: &MainThread) -> io::Result<(Sende
     let (stop, stopped) = channel();
     let running = Arc::clone(running);
     let sweep = move || {
-        // This thread only reads and changes tables. If the system refuses, the thread keeps capabilities that it does
-        // not use.
+        // This thread only reads and changes tables. If dropping fails, the thread keeps capabilities that it does not use.
         let _ = keep_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN);
         running.sweep(&stopped);
         Ok::<(), Infallible>(())
@@ -171,7 +170,7 @@ impl Service for Daemon {
     }
 
     fn is_alive(&mut self, _within: Duration) -> bool {
-        // The sweeper reads large tables less often than the watchdog asks.
+        // The sweeper reads large tables less often than the watchdog checks.
         self.running.is_sweeping()
     }
 }

@@ -22,8 +22,8 @@ use crate::sweep::{Snapshot, sweep};
 
 /// Interval at which the daemon reads the tables and ends the entries of ended flows.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which the daemon says *hello*: the most by which the clock of silence advances from one *hello* or heartbeat
-/// to the next. Without it no server would become silent if all of them died.
+/// Interval at which the daemon sends *hello*: the most by which the clock of silence advances from one *hello* or heartbeat
+/// to the next. Without the daemon's *hello* the clock would stand still if all servers died, and none would be silent.
 const HELLO_INTERVAL: Duration = spillway_rules::times::GAP_MAX;
 /// The pause after a turn is at least this many times the turn's duration, so that a large table is read less often.
 const SWEEP_SHARE: u32 = 10;
@@ -127,7 +127,7 @@ impl Running {
         self.view().unrestored = None;
         let mut changes = differences(&before, &config);
         *self.lock_config() = config;
-        // The settings are in force, whatever happens to the entries: a later turn ends those that stay.
+        // The settings are in force even if entries could not be ended: a later turn ends them.
         match self.turn_alone() {
             Ok(()) => changes.extend(lost_flows(&self.view().snapshot)),
             Err(why) => changes.push(format!("flows: entries could not be checked: {why}")),
@@ -157,7 +157,7 @@ impl Running {
                     Err(RecvTimeoutError::Timeout) => {}
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
                 }
-                // A failure is that of the next turn, too, which reports it.
+                // The next turn fails in the same way, and reports the failure.
                 let _ = self.requests().and_then(|requests| requests.hello());
             }
         }
@@ -205,8 +205,8 @@ impl Running {
         Ok(())
     }
 
-    /// Tries to attach the ports on which the program does not run. An interface that is new has another Ethernet
-    /// address, which the tables need first.
+    /// Tries to attach the ports on which the program does not run. A new interface has another Ethernet address, which is
+    /// written to the tables first.
     fn attach_missing(&self) -> Result<(), String> {
         let mut config = self.config();
         let missing: Vec<u8> = self

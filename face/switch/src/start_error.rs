@@ -21,7 +21,7 @@ pub enum StartError {
         /// The host's error.
         error: io::Error,
     },
-    /// There is no switch to detach.
+    /// The switch that should be detached does not exist.
     NoSwitch {
         /// Directory in which its pinned tables would be.
         directory: PathBuf,

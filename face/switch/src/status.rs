@@ -60,7 +60,7 @@ pub struct PortStatus {
     pub number: u8,
     /// How the program runs there: `native` (in the driver) or `generic` (behind it, slow).
     pub mode: String,
-    /// Why the program does not run there; `None` if it does.
+    /// Why the program does not run there; `None` if it runs.
     pub problem: Option<String>,
     /// Services whose flows the port's servers may own.
     pub may_own: Vec<String>,
@@ -152,7 +152,7 @@ impl SwitchStatus {
     /// Whether the switch is healthy.
     ///
     /// # Errors
-    /// The reasons for which it is not, one on each line.
+    /// The reasons for which the switch is not healthy, one on each line.
     pub fn health(&self) -> Result<(), String> {
         let mut reasons: Vec<String> = Vec::new();
         let failed = self.ports.iter().filter_map(|port| Some((port, port.problem.as_ref()?)));

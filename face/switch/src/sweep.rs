@@ -11,7 +11,7 @@ use crate::basis::Basis;
 use crate::entries::Requests;
 use crate::tables::{Tables, has_ended, is_alive, is_due};
 
-/// Maximum number of entries that one turn ends or settles. Later turns, or the program at the next packet, see to the
+/// Maximum number of entries that one turn ends or settles. Later turns, or the program at the next packet, end or settle the
 /// others.
 pub(crate) const REQUESTS_MAX: usize = 16_384;
 
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!((second.ended, second.flows.owned), (REQUESTS_MAX as u64 + 100, 0));
     }
 
-    /// No packet and no message comes any more: the clients have vanished.
+    /// The clients have vanished, so that no packet and no message arrives any more.
     #[test]
     fn flows_of_dead_servers_and_late_moves_are_settled() {
         let (messages, tables) = empty();

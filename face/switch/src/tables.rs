@@ -8,11 +8,11 @@ use spillway_wire::switch::FlowState;
 
 /// The tables of a switch. [`Program`](crate::program::Program) has those in the kernel; tests have tables in memory.
 pub(crate) trait Tables: Send + Sync + 'static {
-    /// Passes a frame through the program as from the daemon's port. Returns the frame with the answer, if there is
-    /// one.
+    /// Runs the program on a frame that arrives at the daemon's port. Returns the frame with the answer, or `None` if the
+    /// program drops the frame.
     fn handle(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, String>;
 
-    /// Calls `visit` for each entry of the table of flows. Entries that appear or end meanwhile may be missing. `visit`
+    /// Calls `visit` for each entry of the table of flows. Entries that begin or end during the call may be missing. `visit`
     /// must not use the tables.
     fn visit_flows(&self, visit: &mut dyn FnMut(&FlowEntry)) -> Result<(), String>;
 

@@ -56,8 +56,8 @@ struct Reader<'a> {
     own_addresses: BTreeSet<IpAddr>,
     /// Endpoints and places so far, each with what error messages call it, such as "a place of server b".
     used: BTreeMap<SocketAddr, String>,
-    /// Whether a `[[port]]` section with an error was left out. A name of a port that is not found is then no further
-    /// error, because the port may be that one.
+    /// Whether a `[[port]]` section with an error was left out. A port's name that is not found is then not
+    /// reported, because the port may be that one.
     has_broken_port: bool,
     /// Numbers of the ports whose `may_own` has an error. Checks against their `may_own` report nothing: they would
     /// only repeat that error.

@@ -44,7 +44,7 @@ pub struct SwitchConfig {
     pub metrics: Option<SocketAddr>,
     /// The interfaces.
     pub ports: Vec<Port>,
-    /// Hosts that are no servers.
+    /// Hosts that are not servers.
     pub stations: Vec<Station>,
     /// Routes.
     pub routes: Vec<Route>,
@@ -64,7 +64,7 @@ pub struct Port {
     /// Ethernet address of the interface; zero if it does not exist, or if the file was read without the host (see
     /// [`read_file`]).
     pub mac: Mac,
-    /// Numbers of the services whose flows the port's servers may own; none for a port without servers.
+    /// Numbers of the services whose flows the port's servers may own; empty for a port without servers.
     pub may_own: Vec<u8>,
 }
 
@@ -168,7 +168,7 @@ impl SwitchConfig {
 }
 
 /// Reads a configuration file. If `reads_host` is true, also reads the key files that the file names and looks up its
-/// interfaces; an interface that does not exist is no error (see [`SwitchConfig::missing_interfaces`]).
+/// interfaces; an interface that does not exist is not an error (see [`SwitchConfig::missing_interfaces`]).
 ///
 /// # Errors
 /// All errors of the file.

@@ -1,5 +1,5 @@
-//! Numbers of ports, services and servers. They are in the switch's tables, and the file has names: neither a reload nor a
-//! restart may change the numbers of what stays.
+//! Numbers of ports, services and servers. The switch's tables have numbers, and the file has names: a reload or a
+//! restart must not change the number of a name that stays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -11,9 +11,9 @@ use super::{Server, SwitchConfig};
 /// Numbers of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Numbers {
-    /// Those of names.
+    /// Numbers by name.
     pub(crate) by_name: BTreeMap<String, u8>,
-    /// Those that the tables may use. A new name gets another number, if one is free.
+    /// Numbers that the tables may use. A new name gets a number outside this set, if one is free.
     pub(crate) used: BTreeSet<u8>,
 }
 

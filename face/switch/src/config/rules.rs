@@ -7,7 +7,7 @@ use spillway_wire::packet::ethernet::Mac;
 
 use super::{Port, Server, SwitchConfig};
 
-/// The Ethernet address of a port whose interface does not exist. No frame arrives there or leaves there.
+/// The Ethernet address of a port whose interface does not exist: no frame arrives or leaves at such a port.
 const MAC_OF_MISSING: Mac = Mac([2, 0, 0, 0, 0, 0]);
 
 impl SwitchConfig {

@@ -17,15 +17,15 @@ section! {
     /// Where servers send control messages, by UDP: an address of this host and a port. One of IPv4, one of IPv6, or one of
     /// each with the same port.
     control: Texts, "list of addresses", "required";
-    /// Further addresses of this host, which packets to the host itself are for, such as those of `ssh`. Those of `control`
-    /// are among them. At most 64.
+    /// Further addresses of this host, at which it receives packets itself, such as those of `ssh`. The addresses of `control`
+    /// need not be listed. At most 64.
     addresses: Texts, "list of IP addresses", "[]";
     /// Time without heartbeats after which a server is silent. Each of its flows returns to the original server at the flow's
     /// next packet or message, while at least one other server sends heartbeats. `20ms` to `1h`; a server should send a heartbeat
     /// every 10 ms.
     owner_timeout: Any, "time", "\"1s\"";
-    /// Maximum number of flows with an entry: those that are moved, or were. 1 to 16,777,216, of about 320 bytes each, which
-    /// the kernel takes at once: 42 MB with the default. A change takes effect when the tables are made anew, and every flow
+    /// Maximum number of flows with an entry: those that are moved, or were. 1 to 16,777,216, of about 280 bytes each, which
+    /// the kernel takes at once: 36 MB with the default. A change takes effect when the tables are made anew, and every flow
     /// then belongs to its original server.
     flows_max: Any, "number", "131_072";
     /// The admin socket: status, flows and reload. An absolute path. The default is `switch.sock` in `/run/spillway` for a
@@ -86,7 +86,7 @@ section! {
     /// The addresses to which clients connect, as below.
     endpoints: Endpoints, "list of tables", "required";
     /// Maximum number of the service's flows with an entry, so that its servers cannot fill the table for all: 1 to
-    /// 16,777,216. At the bound, further flows of the service stay where they are, and servers are told *full*. Entries
+    /// 16,777,216. At the bound, further flows of the service stay where they are: *prepare* is answered *full*. Entries
     /// above a bound that a reload has lowered stay.
     flows_max: Any, "number", "none: the table's";
 }

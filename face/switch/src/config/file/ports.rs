@@ -47,7 +47,7 @@ impl Reader<'_> {
         ports
     }
 
-    /// The name of an interface that is no port yet.
+    /// The name of an interface that is not a port yet.
     fn new_interface(
         &mut self,
         setting: &Any,
@@ -73,7 +73,7 @@ impl Reader<'_> {
             return Mac::ZERO;
         }
         let found = Interface::find(interface);
-        // A guest or a card can come later. The daemon attaches the port then.
+        // The interface of a guest or of a card can appear later; the daemon then attaches the port.
         if found.is_err() && is_missing(interface) {
             return Mac::ZERO;
         }

@@ -246,7 +246,7 @@ impl Reader<'_> {
         if draft.endpoints.iter().any(|one| one.address == wanted) {
             return Some(wanted);
         }
-        let message = format!("{wanted} is no endpoint of {}: give one of its endpoints", draft.name);
+        let message = format!("{wanted} is not an endpoint of {}: give one of its endpoints", draft.name);
         self.values.problem(span, message);
         None
     }

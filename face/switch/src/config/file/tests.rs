@@ -283,7 +283,7 @@ fn each_problem_has_line_column_and_the_next_step() {
         ),
         (
             place("{ address = \"10.0.0.6:1\", service = \"cache\", endpoint = \"10.0.0.5:1\" }"),
-            "33:67: 10.0.0.5:1 is no endpoint of cache",
+            "33:67: 10.0.0.5:1 is not an endpoint of cache",
         ),
         (
             with(
@@ -434,9 +434,9 @@ fn keys_must_be_private_and_different() {
     assert!(keys.problems().is_empty(), "{:?}", keys.problems());
 }
 
-/// A guest may be stopped, or a card come later: neither is a reason to refuse the file.
+/// A guest may be stopped, or a card may be added later: the file is accepted in both cases.
 #[test]
-fn an_interface_that_does_not_exist_is_no_error() {
+fn an_interface_that_does_not_exist_is_not_an_error() {
     let keys = Keys::new("interfaces");
     keys.add("a.key", 1, 0o600);
     keys.add("b.key", 2, 0o600);
