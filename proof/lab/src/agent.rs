@@ -31,7 +31,7 @@ pub struct Agent {
     relays: VecDeque<Relay>,
 }
 
-/// What became of a request that the switch relays to another server: its sender gets no answer.
+/// The outcome of a request that the switch relays to another server: the switch does not answer its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relayed {
     /// The switch has relayed the request, or has lost it. The answer to *get* after it shows the entry.
@@ -41,8 +41,8 @@ pub enum Relayed {
 }
 
 impl Agent {
-    /// An agent on a host, for the switch with this address for control messages. It knows no epoch before
-    /// [`Agent::hello`].
+    /// An agent on a host. `switch`: the switch's address for control messages. Requests need the switch's epoch, which
+    /// [`Agent::hello`] learns.
     ///
     /// # Errors
     /// The host has no socket, or no route to the switch.
@@ -60,7 +60,7 @@ impl Agent {
     /// one that the kernel chooses. `timeout`: maximum time until a message arrives.
     ///
     /// # Errors
-    /// There is no such address here, or no route to the switch.
+    /// This host does not have the address, or has no route to the switch.
     pub fn open(
         local: Option<IpAddr>,
         switch: SocketAddr,
@@ -96,8 +96,8 @@ impl Agent {
         Err(LabError::BadOption(format!("the switch answers hello of server {}: {}", self.id, answer.status)))
     }
 
-    /// Learns the switch's epoch without a change of the server's term. Only its answer has the status that the switch
-    /// refuses with.
+    /// Learns the switch's epoch without a change of the server's term. Returns the answer: its status matters only if the
+    /// switch has refused *hello*.
     ///
     /// # Errors
     /// As [`Agent::ask`].
@@ -214,7 +214,7 @@ impl Agent {
                     return Ok((answer, message, arrived_at));
                 }
                 Body::Relay(relay) if self.relays.len() < RELAYS_MAX => self.relays.push_back(relay),
-                // An answer to an earlier request, for which nothing waits any more.
+                // A late answer to an earlier request.
                 Body::Answer(_) | Body::Relay(_) | Body::Request(_) => {}
             }
         }
@@ -242,7 +242,7 @@ impl Agent {
                 },
                 Err(error) if is_timeout(&error) => return Err(no_answer),
                 Err(error) => {
-                    let what = format!("{} is no control endpoint of a running switch", self.switch);
+                    let what = format!("{} is not a control endpoint of a running switch", self.switch);
                     return Err(LabError::io(what)(error));
                 }
             }

@@ -97,7 +97,7 @@ impl LabSwitch {
     }
 
     /// A configuration with all ports of the switch and with all hosts of the lab as stations, without servers and
-    /// services. Its keys are no secrets. Valid until a host is added to the lab.
+    /// services. Its keys are public. Valid until a host is added to the lab.
     pub fn config(&self) -> Config {
         let port = |port: &SwitchPort| Port {
             id: port.id(),

@@ -1,4 +1,4 @@
-//! Cases: steps with what must come of them.
+//! Cases: steps with their expected results.
 
 mod parse;
 
@@ -73,8 +73,8 @@ pub struct Arrival {
 /// The site of a check: address, port, MAC.
 pub type SiteCheck = (std::net::SocketAddr, crate::mac::Mac);
 
-/// What an entry must be. Fields that are not stated are not compared, but an entry has a target, a claim, FIN
-/// flags and a reset only if they are stated.
+/// The expected fields of an entry. Fields that are not stated are not compared, but target, claim, FIN flags and reset
+/// must be absent unless they are stated.
 #[derive(Clone, Debug)]
 pub struct FlowCheck {
     /// Client.
@@ -109,7 +109,7 @@ pub struct FlowCheck {
     pub reset_ns: Option<u64>,
 }
 
-/// What an owner must be. Fields that are not stated are not compared.
+/// The expected fields of an owner. Fields that are not stated are not compared.
 #[derive(Clone, Debug)]
 pub struct OwnerCheck {
     /// Server's id.

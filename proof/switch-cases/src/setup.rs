@@ -1,4 +1,4 @@
-//! What a switch is configured with, and the names by which case files mean its parts.
+//! The configuration of a switch, with the names that case files give its parts.
 
 mod parse;
 
@@ -31,7 +31,7 @@ pub struct Port {
 pub struct Host {
     /// Its MAC.
     pub mac: Mac,
-    /// Its port if the switch knows it as a station.
+    /// Its port if it is a configured station.
     pub port: Option<u8>,
     /// Its addresses: at most one of each family.
     pub addresses: Vec<IpAddr>,

@@ -59,7 +59,7 @@ impl fmt::Debug for Verdict {
 pub struct Outcome {
     /// Its verdict.
     pub verdict: Verdict,
-    /// The ports to which it goes, in order. None if it passes to the kernel or is dropped.
+    /// The ports to which it goes, in order; empty if the frame passes to the kernel or is dropped.
     pub ports: Vec<u8>,
     /// The frame as it leaves or passes; empty if it is dropped.
     pub frame: Vec<u8>,
@@ -147,7 +147,7 @@ impl fmt::Debug for FlowRow {
     }
 }
 
-/// What the switch knows of a server that has a term.
+/// A server with a term, as the switch's table of owners has it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OwnerRow {
     /// Server's id.
@@ -190,6 +190,6 @@ pub trait Switch {
     /// Changes its configuration; flows and owners stay.
     fn reload(&mut self, setup: &Setup);
 
-    /// Its state at this time. Replay windows and clocks, which it does not show, decide what later messages do.
+    /// Its state at this time. The state does not contain replay windows and clocks, which also decide on later messages.
     fn state(&self, now_ns: u64) -> State;
 }

@@ -9,7 +9,7 @@ use spillway_switch_cases::rules::Rules;
 use spillway_switch_cases::run::{Coverage, run};
 use spillway_switch_cases::switch::{VERDICTS, Verdict};
 
-/// Fewer would mean that files were not read.
+/// The least number of steps: with fewer, files were not read.
 const STEPS_MIN: usize = 400;
 
 #[test]

@@ -22,7 +22,7 @@ pub struct SwitchPort {
 pub(super) enum LeadsTo {
     /// The neighbour with this index in the row of switches.
     Switch(usize),
-    /// A host, of which the switch's kernel knows these addresses, and the switch's own number in the networks.
+    /// A host with its addresses, to which the switch's kernel has routes, and the switch's own number in the networks.
     Host { ipv4: Ipv4Addr, ipv6: Ipv6Addr, switch_number: u8 },
 }
 

@@ -49,7 +49,7 @@ use crate::text::{Line, Word};
 
 const PREPARE: u8 = 1;
 const HOLD: u8 = 3;
-/// Lifetime of prepare and hold if none is stated.
+/// Lifetime of *prepare* and *hold* without the field `lifetime`.
 const DEFAULT_LIFETIME_MS: u32 = 500;
 
 const FLAGS: [(&str, u8); 5] = [
@@ -113,12 +113,13 @@ impl Packet {
             "about" => {
                 let is_v6 = matches!(&self.body, Body::Ip(ip) if ip.source.is_ipv6());
                 let at = setup.read_endpoint(line, is_v6)?;
-                self.set_subject(at).ok_or_else(|| change.error("the packet is no ICMP error about TCP"))?;
+                self.set_subject(at)
+                    .ok_or_else(|| change.error("the packet is not an ICMP error about TCP"))?;
             }
             "quoted" => {
                 let word = line.word("a change")?;
                 let quoted = self.ip_mut().and_then(Ip::quoted_mut);
-                let quoted = quoted.ok_or_else(|| change.error("the packet is no ICMP error"))?;
+                let quoted = quoted.ok_or_else(|| change.error("the packet is not an ICMP error"))?;
                 quoted.read_change(word, line)?;
             }
             "message" => {

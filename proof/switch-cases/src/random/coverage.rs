@@ -63,7 +63,7 @@ impl RandomCoverage {
         merge(&mut self.relays, &other.relays);
     }
 
-    /// What has not occurred although it can.
+    /// Reachable verdicts and statuses that have not occurred.
     pub fn missing(&self) -> Vec<String> {
         let mut missing: Vec<String> = VERDICTS
             .iter()

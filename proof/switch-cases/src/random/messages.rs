@@ -1,4 +1,4 @@
-//! Control messages: mostly such as a server would send in the state that it knows, some that no server should send.
+//! Control messages: most of them as a correct server would send them, some wrong.
 
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ impl World {
         Some(self.message(kind, index, &flow))
     }
 
-    /// A message about a flow, or one that only reads.
+    /// A message about a flow, sometimes one of another kind.
     pub(super) fn flow_message(&mut self) -> Drawn {
         let flow = self.any_flow();
         let kind = match (flow.state, self.random.below(20)) {
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// Names a server with one of its places, or something that is none.
+    /// A site of a server at one of its places, or a wrong site.
     fn set_site(&mut self, message: &mut Message, flow: &KnownFlow) {
         let mut index = self.index(self.senders.len());
         if self.chance(80) {
@@ -196,7 +196,7 @@ impl World {
         (0..self.senders.len()).filter(is_able).collect()
     }
 
-    /// A place of a server for a service; the service itself if it has none.
+    /// A place of a server for a service; the service endpoint if the server has no place for the service.
     fn place_of(&self, server: u8, service: SocketAddr) -> Option<SocketAddr> {
         let place = self
             .setup

@@ -1,4 +1,4 @@
-//! The hosts of a random sequence, and what they know of the switch's state.
+//! The hosts of a random sequence, and the part of the switch's state that they have learned from its messages.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,7 @@ use crate::message::numbers::{kind, state, status};
 use crate::message::view::MessageView;
 use crate::setup::{Host, Place, Server, Setup};
 
-/// Sizes of the table of flows, some of which get full.
+/// Sizes of the table of flows. Sequences fill the small ones.
 const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
 /// Bounds of the flows of one service.
 const SERVICE_FLOWS_MAX: [u32; 3] = [1, 3, 10];
@@ -27,7 +27,7 @@ const STEPS_PER_RELOAD: u64 = 1_000;
 /// Former generations that a flow remembers.
 const GENERATIONS: usize = 4;
 
-/// A flow as the hosts know it.
+/// A flow, with what the hosts have learned of its entry.
 #[derive(Clone, Debug)]
 pub(super) struct KnownFlow {
     pub(super) client: SocketAddr,
@@ -50,7 +50,7 @@ pub(super) struct Sender {
     pub(super) sequence: u64,
     /// Sends heartbeats.
     pub(super) is_alive: bool,
-    /// Has been told that it has no term.
+    /// Whether an answer has stated that the server has no term.
     pub(super) wants_hello: bool,
     pub(super) heartbeat_due_ns: u64,
 }
@@ -188,7 +188,7 @@ impl World {
         index(&mut self.random, count)
     }
 
-    /// Time passes: mostly little, sometimes longer than owners may be silent, or as long as entries live.
+    /// Advances the time: mostly by little, sometimes by more than the owner timeout or by the lifetime of entries.
     pub(super) fn advance(&mut self) {
         let timeout_ns = self.setup.owner_timeout_ns;
         let most_ns = match self.random.below(10_000) {
@@ -225,8 +225,8 @@ impl World {
         self.now_ns - skew_ns
     }
 
-    /// Now and then a new configuration: less one server or place, with another timeout, or the first one again. The
-    /// hosts do not know of it.
+    /// Sometimes returns a new configuration: without one server or place, with another timeout, or the first one again. The
+    /// hosts are not informed of the change.
     pub(super) fn reload(&mut self) -> Option<Setup> {
         if self.random.below(STEPS_PER_RELOAD) > 0 {
             return None;

@@ -15,8 +15,8 @@
 //! epoch 1700000000000000000
 //! ```
 //!
-//! `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same name. `port 3 ...` is not needed for the daemon, whose port is
-//! named `daemon`.
+//! `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same name. The
+//! daemon's port has the name `daemon` and needs no definition.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! What a request has led to, as text and as JSON.
+//! The outcome of a request, as text and as JSON.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ impl Outcome {
         Outcome::Failed(error)
     }
 
-    /// Prints the outcome. Returns 1 unless the switch has done what the request wants.
+    /// Prints the outcome. Returns 0 if the switch has fulfilled the request, otherwise 1.
     pub(super) fn print(&self, as_json: bool) -> ExitCode {
         let lines = if as_json { vec![self.json().to_string()] } else { self.lines() };
         lines.iter().for_each(|line| println!("{line}"));
