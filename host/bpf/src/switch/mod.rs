@@ -2,6 +2,7 @@
 //!
 //! docs/switch.md describes the rules; `spillway_rules` has the same rules in Rust.
 
+mod attachment;
 mod change;
 mod entries;
 mod layout;
@@ -16,6 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use libbpf_rs::{Object, OpenObject};
+use spillway_rules::config::PORTS_MAX;
 use spillway_rules::{Config, ConfigError, PortId, Verdict, VerdictCounters};
 use spillway_transport::Time;
 
@@ -345,4 +347,9 @@ fn open(config: &Config) -> Result<OpenObject, BpfError> {
     flows.set_max_entries(entries).map_err(BpfError::of("cannot set the size of the map `flows`"))?;
     drop(maps);
     Ok(object)
+}
+
+/// The numbers of ports that have interfaces.
+pub(super) fn open_ports() -> impl Iterator<Item = PortId> {
+    (0..PORTS_MAX as u8).filter_map(PortId::new).filter(|port| *port != PortId::DAEMON)
 }
