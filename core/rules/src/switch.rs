@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::HEADER_BYTES;
+use spillway_wire::switch::ServerId;
 
 use crate::arrival::Arrival;
 use crate::config::{Config, ConfigError, PortId};
@@ -61,20 +62,24 @@ impl Switch {
         decision
     }
 
-    /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay; a server that is not
-    /// configured any more is no owner, so that its flows return to their original owners.
+    /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay. A server that is not
+    /// configured any more, or has another key, is no owner, so that its flows return to their original owners. Its
+    /// sequence numbers are forgotten: with another key they may begin anew.
     ///
     /// # Errors
     /// The first fault of the new configuration; the old one stays.
     pub fn reload(&mut self, config: Config) -> Result<(), ConfigError> {
         config.check()?;
         self.state.owners.set_timeout(config.owner_timeout);
-        self.tables = Tables::new(config, &self.hash);
-        for owner in self.owners(Time::ZERO) {
-            if self.tables.sender(owner.server).is_none() {
-                self.state.owners.forget(owner.server);
+        let tables = Tables::new(config, &self.hash);
+        let key = |tables: &Tables, server| tables.sender(server).map(|sender| sender.key.clone());
+        for server in (1..=u8::MAX).map(ServerId) {
+            let key_after = key(&tables, server);
+            if key_after.is_none() || key_after != key(&self.tables, server) {
+                self.state.owners.forget(server);
             }
         }
+        self.tables = tables;
         Ok(())
     }
 

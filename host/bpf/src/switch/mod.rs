@@ -26,7 +26,7 @@ use crate::{BpfError, object};
 use entries::Entries;
 use pins::Pins;
 use ports::Ports;
-use tables::{Senders, Tables};
+use tables::Tables;
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
 pub use pinned::Pinned;
@@ -204,7 +204,7 @@ impl Switch {
 
     fn start(&self, config: &Config) -> Result<(), SwitchError> {
         self.tables.start(self.epoch)?;
-        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
+        self.tables.configure(config, self.epoch)?;
         Ok(self.ports.add_daemon(LOOPBACK)?)
     }
 
@@ -219,14 +219,14 @@ impl Switch {
     }
 
     /// Changes the configuration, except `flows_max`. State and attached interfaces stay; a server that is not
-    /// configured any more is no owner. As `spillway_rules::Switch::reload`: the daemon uses [`apply`](Self::apply).
+    /// configured any more, or has another key, is no owner. As `spillway_rules::Switch::reload`: the daemon uses [`apply`](Self::apply).
     ///
     /// # Errors
     /// The configuration has a fault, or the system has failed. The old one stays, unless the error is
     /// [`SwitchError::Mixed`].
     pub fn configure(&mut self, config: &Config) -> Result<(), SwitchError> {
         config.check()?;
-        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
+        self.tables.configure(config, self.epoch)?;
         self.owner_timeout = config.owner_timeout;
         Ok(())
     }
