@@ -13,14 +13,17 @@
 extern crate alloc;
 
 mod address;
+mod arrival;
 pub mod config;
 mod control;
+mod delivery;
 mod flow;
 mod forward;
 mod icmp;
 mod load;
 mod neighbour;
 mod parse;
+mod quote;
 mod replay;
 mod rewrite;
 mod state;
@@ -33,7 +36,7 @@ pub mod times;
 mod verdict;
 
 pub use address::Address;
-pub use config::{Config, ConfigError, PortId, ServiceId};
+pub use config::{Config, ConfigError, Mode, PortId, ServiceId};
 pub use flow::{FlowView, SiteView};
 pub use load::OwnerView;
 pub use spillway_wire::switch::{Endpoint, FlowState, ServerId};

@@ -2,6 +2,7 @@
 //!
 //! docs/switch.md describes the rules; `spillway_rules` has the same rules in Rust.
 
+mod attachment;
 mod change;
 mod entries;
 mod layout;
@@ -16,6 +17,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use libbpf_rs::{Object, OpenObject};
+use spillway_rules::config::PORTS_MAX;
 use spillway_rules::{Config, ConfigError, PortId, Verdict, VerdictCounters};
 use spillway_transport::Time;
 
@@ -24,7 +26,7 @@ use crate::{BpfError, object};
 use entries::Entries;
 use pins::Pins;
 use ports::Ports;
-use tables::{Senders, Tables};
+use tables::Tables;
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
 pub use pinned::Pinned;
@@ -202,7 +204,7 @@ impl Switch {
 
     fn start(&self, config: &Config) -> Result<(), SwitchError> {
         self.tables.start(self.epoch)?;
-        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
+        self.tables.configure(config, self.epoch)?;
         Ok(self.ports.add_daemon(LOOPBACK)?)
     }
 
@@ -216,16 +218,15 @@ impl Switch {
         self.entries.flows_max()
     }
 
-    /// Changes the configuration, except `flows_max`. State and attached interfaces stay, but the term
-    /// of a server that is not configured any more ends, as in `spillway_rules::Switch::reload`. The daemon uses
-    /// [`apply`](Self::apply).
+    /// Changes the configuration, except `flows_max`. State and attached interfaces stay, but the term of a server that is not
+    /// configured any more, or has another key, ends, as in `spillway_rules::Switch::reload`. The daemon uses [`apply`](Self::apply).
     ///
     /// # Errors
     /// The configuration has a fault, or the system has failed. The old one stays, unless the error is
     /// [`SwitchError::Mixed`].
     pub fn configure(&mut self, config: &Config) -> Result<(), SwitchError> {
         config.check()?;
-        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
+        self.tables.configure(config, self.epoch)?;
         self.owner_timeout = config.owner_timeout;
         Ok(())
     }
@@ -346,4 +347,9 @@ fn open(config: &Config) -> Result<OpenObject, BpfError> {
     flows.set_max_entries(entries).map_err(BpfError::of("cannot set the size of the map `flows`"))?;
     drop(maps);
     Ok(object)
+}
+
+/// The numbers of ports that have interfaces.
+pub(super) fn open_ports() -> impl Iterator<Item = PortId> {
+    (0..PORTS_MAX as u8).filter_map(PortId::new).filter(|port| *port != PortId::DAEMON)
 }
