@@ -94,7 +94,7 @@ fn assert_reference(arguments: &[&str], page: &str) {
 const SWITCH: &str = include_str!("../../switch/src/config/example.toml");
 
 #[test]
-fn a_switchs_file_is_told_from_a_helpers() {
+fn a_switchs_file_is_distinguished_from_a_helpers() {
     let file = File::new("switch.toml", SWITCH);
     let (code, stdout, stderr) = spillway(&["check", file.path(), "--without-keys"]);
     assert!(code == Some(0) && stdout.contains("fine, 3 ports, 1 services, 2 servers"), "{stdout}{stderr}");

@@ -2,6 +2,8 @@
 
 #[path = "units/packages.rs"]
 mod packages;
+#[path = "units/switch.rs"]
+mod switch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -258,6 +260,7 @@ fn debians_memcached_and_redis_are_adopted_and_restored() {
 
     helper_unit(&system);
     sidecar_unit(&system);
+    switch::switch_unit(&system);
 
     // Without the drop-ins, restarted servers run without Spillway.
     for (unit, port) in [("memcached", 11411), ("redis-server", 6579)] {

@@ -109,7 +109,7 @@ impl Agent {
     fn answer_finished(&mut self, from: ServerId, flow: Flow, generation: u64) {
         let is_owned = self.finished.get(&flow) == Some(&Finished { generation, is_owned: true });
         let body = if is_owned { Body::Accepted } else { Body::Refused(Reason::NoMove) };
-        self.tell(from, flow, generation, body);
+        self.send(from, flow, generation, body);
     }
 
     fn handle_taken_back(&mut self, now: Time, from: ServerId, flow: Flow, generation: u64) {

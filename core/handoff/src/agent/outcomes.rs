@@ -28,12 +28,12 @@ impl Agent {
             source::Outcome::Export => return,
             source::Outcome::Kept { generation } => {
                 self.keep(now, flow, generation, is_loan);
-                self.tell_taken_back(flow, &source);
+                self.send_taken_back(flow, &source);
                 MoveResult::Kept
             }
             source::Outcome::Returned { generation } => {
                 self.owned.insert(flow, Owned { generation, reclaim: None });
-                self.tell_taken_back(flow, &source);
+                self.send_taken_back(flow, &source);
                 self.forwards.end(&flow);
                 match source.state().filter(|_| !is_loan).cloned() {
                     Some(state) => {
@@ -83,10 +83,10 @@ impl Agent {
     }
 
     /// Informs the target that the switch has confirmed the source as the flow's owner, so that the target stops waiting.
-    fn tell_taken_back(&mut self, flow: Flow, source: &Source) {
+    fn send_taken_back(&mut self, flow: Flow, source: &Source) {
         let Some(to) = source.destination() else { return };
         if let Some(target) = self.server_with(to.target.mac()) {
-            self.tell(target, flow, to.generation, Body::TakenBack);
+            self.send(target, flow, to.generation, Body::TakenBack);
         }
     }
 
@@ -115,7 +115,7 @@ impl Agent {
         let Some((source, mut target)) = self.targets.remove(&flow) else { return };
         self.forget_requests(&flow);
         self.finished.insert(flow, Finished { generation: target.generation(), is_owned: true });
-        self.tell(source, flow, target.generation(), Body::Accepted);
+        self.send(source, flow, target.generation(), Body::Accepted);
         self.owned.insert(flow, Owned { generation, reclaim: None });
         self.lent.remove(&flow);
         self.forwards.end(&flow);
@@ -135,7 +135,7 @@ impl Agent {
         self.forget_requests(&flow);
         self.finished.insert(flow, Finished { generation, is_owned: false });
         self.counters.refused += 1;
-        self.tell(source, flow, generation, Body::Refused(reason));
+        self.send(source, flow, generation, Body::Refused(reason));
         self.forwards.begin(flow, source, generation, now + self.settings.times.forward_for);
         if let Some(direction) = self.forwards.direction(now, &flow) {
             for frame in target.held.take() {

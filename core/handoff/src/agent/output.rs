@@ -69,7 +69,7 @@ impl Agent {
     }
 
     /// Sends a message to another server.
-    pub(super) fn tell(&mut self, to: ServerId, flow: Flow, generation: u64, body: Body<'_>) {
+    pub(super) fn send(&mut self, to: ServerId, flow: Flow, generation: u64, body: Body<'_>) {
         self.emit(to, &Message { flow, generation, body });
     }
 

@@ -94,7 +94,7 @@ impl Agent {
                 owned.reclaim = Some((until, now + self.settings.times.asking()));
             }
             if let Some(original) = self.original(&flow) {
-                self.tell(original, flow, 0, Body::Reclaim);
+                self.send(original, flow, 0, Body::Reclaim);
             }
         }
     }

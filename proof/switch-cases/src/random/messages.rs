@@ -25,10 +25,10 @@ impl World {
             let sender = &self.senders[*index];
             sender.server.id != 0
                 && sender.is_alive
-                && (sender.wants_hello || sender.heartbeat_due_ns <= now_ns)
+                && (sender.needs_hello || sender.heartbeat_due_ns <= now_ns)
         })?;
         self.senders[index].heartbeat_due_ns = now_ns + HEARTBEAT_NS;
-        let kind = if self.senders[index].wants_hello { HELLO } else { HEARTBEAT };
+        let kind = if self.senders[index].needs_hello { HELLO } else { HEARTBEAT };
         let flow = self.any_flow();
         Some(self.message(kind, index, &flow))
     }

@@ -51,7 +51,7 @@ pub(super) struct Sender {
     /// Sends heartbeats.
     pub(super) is_alive: bool,
     /// Whether an answer has stated that the server has no term.
-    pub(super) wants_hello: bool,
+    pub(super) needs_hello: bool,
     pub(super) heartbeat_due_ns: u64,
 }
 
@@ -169,7 +169,7 @@ impl World {
                 server: server.clone(),
                 sequence: 0,
                 is_alive: true,
-                wants_hello: server.id != 0,
+                needs_hello: server.id != 0,
                 heartbeat_due_ns: start_ns,
             })
             .collect();
@@ -269,7 +269,7 @@ impl World {
         if matches!(kind, kind::HEARTBEAT | kind::HELLO) {
             let sender = self.senders.iter_mut().find(|sender| sender.server.id == message.sender());
             if let Some(sender) = sender {
-                sender.wants_hello =
+                sender.needs_hello =
                     if kind == kind::HELLO { status != status::OK } else { status == status::NO_OWNER };
             }
             return;

@@ -375,7 +375,7 @@ fn numbers_of_sections_are_bounded() {
 }
 
 #[test]
-fn files_are_told_from_those_of_helpers() {
+fn files_are_distinguished_from_those_of_helpers() {
     use crate::config::is_of_switch;
     assert!(is_of_switch(&VALID) && !is_of_switch("[switch") && is_of_switch("  [[port"));
     assert!(!is_of_switch("[helper]\n[service.cache]\nlisten = [\":1\"]\n"));
