@@ -11,8 +11,9 @@ use super::settings::MoveLimits;
 
 /// Maximum number of connections that a policy knows; further ones do not move.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// Time over which the rate of a connection is smoothed.
-const RATE_TIME: Duration = Duration::from_millis(50);
+/// Time over which the rate of a connection is smoothed. It is short: a policy that sees a step of the load late moves
+/// connections by rates that are still too low, and so too many (`docs/move-policy.md`).
+const RATE_TIME: Duration = Duration::from_millis(10);
 
 /// A connection, by a number of the caller's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,9 +69,8 @@ impl Connections {
         true
     }
 
-    /// Returns the rate of the connection that leaves, if it was still expected to stay.
-    pub(crate) fn leave(&mut self, connection: ConnectionId) -> Option<f64> {
-        self.connections.remove(&connection).filter(|state| !state.is_leaving).map(|state| state.rate_per_s)
+    pub(crate) fn leave(&mut self, connection: ConnectionId) {
+        self.connections.remove(&connection);
     }
 
     pub(crate) fn record_requests(&mut self, connection: ConnectionId, requests: u32) {
@@ -126,12 +126,11 @@ impl Connections {
         state.rate_per_s
     }
 
-    /// The move has failed: the connection stays, for a while. Returns its rate if it was leaving.
-    pub(crate) fn stay(&mut self, now: Time, connection: ConnectionId, limits: &MoveLimits) -> Option<f64> {
-        let state = self.connections.get_mut(&connection)?;
-        let was_leaving = core::mem::replace(&mut state.is_leaving, false);
+    /// The move has failed: the connection stays, for a while. Returns whether it was leaving.
+    pub(crate) fn stay(&mut self, now: Time, connection: ConnectionId, limits: &MoveLimits) -> bool {
+        let Some(state) = self.connections.get_mut(&connection) else { return false };
         state.not_before = state.not_before.max(now + limits.stay_min);
-        was_leaving.then_some(state.rate_per_s)
+        core::mem::replace(&mut state.is_leaving, false)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -182,7 +181,7 @@ mod tests {
         assert!((sum - 4_000.0).abs() < 1.0, "{sum}");
         assert!((connections.set_leaving(ONE) - 3_000.0).abs() < 1.0);
         assert!((connections.look(Duration::ZERO) - 1_000.0).abs() < 1.0);
-        assert!(connections.stay(ms(5), ONE, &limits).is_some());
+        assert!(connections.stay(ms(5), ONE, &limits));
         assert!(
             !connections.may_move(ms(104), ONE, ServerId(2), &limits),
             "a failed move should be followed by a pause"

@@ -1,4 +1,4 @@
-//! A server's own load: one figure for heartbeats, and the demand behind it.
+//! A server's own load: one figure for heartbeats, and the cost of a request.
 
 use core::time::Duration;
 
@@ -11,8 +11,6 @@ pub const LOAD_REPORTED_MAX: u32 = LOAD_MAX * 10;
 
 /// Weight of a new sample in the smoothed CPU cost of a request.
 const COST_WEIGHT: f64 = 0.1;
-/// Time over which the slope of the demand is smoothed.
-const SLOPE_TIME: Duration = Duration::from_millis(50);
 
 /// A server's measurements since the last look. Looks are about 10 ms apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +23,7 @@ pub struct LoadSample {
     pub served: u32,
 }
 
-/// The server's load and demand. All loads are shares of the capacity: 1 is full.
+/// The server's load. All loads are shares of the capacity: 1 is full.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnLoad {
     queueing_full: Duration,
@@ -34,14 +32,11 @@ pub(crate) struct OwnLoad {
     pub figure: f64,
     /// CPU time of one request, in seconds of the capacity.
     pub cost_s: f64,
-    /// Demand at the last look, and its smoothed change per second.
-    demand: Option<f64>,
-    slope_per_s: f64,
 }
 
 impl OwnLoad {
     pub(crate) fn new(queueing_full: Duration) -> OwnLoad {
-        OwnLoad { queueing_full, last: None, figure: 0.0, cost_s: 0.0, demand: None, slope_per_s: 0.0 }
+        OwnLoad { queueing_full, last: None, figure: 0.0, cost_s: 0.0 }
     }
 
     /// Takes a sample. Returns the time since the last one; `None` for the first, which has no known length.
@@ -56,30 +51,6 @@ impl OwnLoad {
             self.cost_s += (cost_s - self.cost_s) * weight;
         }
         Some(passed)
-    }
-
-    /// Takes the demand of a look: the sum of the rates of all connections that stay here, times the cost of a request.
-    pub(crate) fn set_demand(&mut self, passed: Duration, demand: f64) {
-        let seconds = passed.as_secs_f64();
-        if let Some(before) = self.demand.replace(demand)
-            && seconds > 0.0
-        {
-            let slope_per_s = (demand - before) / seconds;
-            let weight = seconds / (seconds + SLOPE_TIME.as_secs_f64());
-            self.slope_per_s += (slope_per_s - self.slope_per_s) * weight;
-        }
-    }
-
-    /// A connection with this demand joins or leaves: a step of the demand that is no part of its slope.
-    pub(crate) fn shift_demand(&mut self, change: f64) {
-        if let Some(demand) = &mut self.demand {
-            *demand += change;
-        }
-    }
-
-    /// The demand that is expected after `lead`.
-    pub(crate) fn demand_in(&self, lead: Duration) -> f64 {
-        (self.demand.unwrap_or(0.0) + self.slope_per_s * lead.as_secs_f64()).max(0.0)
     }
 }
 
@@ -130,20 +101,5 @@ mod tests {
         assert!((load.cost_s - 50e-6).abs() < 1e-12, "5 ms for 100 requests: {}", load.cost_s);
         load.sample(ms(20), LoadSample { served: 0, ..sample });
         assert!((load.cost_s - 50e-6).abs() < 1e-12, "a sample without requests should change no cost");
-    }
-
-    #[test]
-    fn slope_extrapolates_the_demand_but_not_steps_by_moves() {
-        let mut load = OwnLoad::new(Duration::from_millis(1));
-        let step = Duration::from_millis(10);
-        for look in 0..100_u32 {
-            load.set_demand(step, 0.2 + 0.005 * f64::from(look));
-        }
-        let expected = load.demand_in(Duration::from_millis(30));
-        assert!((expected - 0.71).abs() < 0.001, "0.695 now, and 0.5 per second: {expected}");
-        load.shift_demand(-0.3);
-        load.set_demand(step, 0.4);
-        let after = load.demand_in(Duration::from_millis(30));
-        assert!((after - 0.415).abs() < 0.001, "a move should not change the slope: {after}");
     }
 }

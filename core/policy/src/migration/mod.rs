@@ -40,7 +40,7 @@ use crate::relief_override::{CurrentOverride, Override};
 #[derive(Clone, Debug)]
 enum Rule {
     Reactive(Reactive),
-    Proactive(Proactive, Duration),
+    Proactive(Proactive),
 }
 
 /// Counters since the start; each only rises.
@@ -86,7 +86,7 @@ impl Migration {
         settings.check()?;
         let rule = match settings.policy {
             MovePolicy::Reactive(reactive) => Rule::Reactive(Reactive::new(reactive)),
-            MovePolicy::Proactive(proactive) => Rule::Proactive(Proactive::new(proactive), proactive.lead),
+            MovePolicy::Proactive(proactive) => Rule::Proactive(Proactive::new(proactive)),
         };
         Ok(Migration {
             settings,
@@ -112,17 +112,12 @@ impl Migration {
 
     /// A connection ends, or its move has succeeded.
     pub fn leave(&mut self, connection: ConnectionId) {
-        if let Some(rate_per_s) = self.connections.leave(connection) {
-            self.own.shift_demand(-rate_per_s * self.own.cost_s);
-        }
+        self.connections.leave(connection);
     }
 
     /// The move of a connection failed: the connection is here, as before.
     pub fn not_moved(&mut self, now: Time, connection: ConnectionId) {
-        if let Some(rate_per_s) = self.connections.stay(now, connection, &self.settings.limits) {
-            self.own.shift_demand(rate_per_s * self.own.cost_s);
-            self.failed += 1;
-        }
+        self.failed += u64::from(self.connections.stay(now, connection, &self.settings.limits));
     }
 
     /// Requests arrived on this connection.
@@ -155,23 +150,17 @@ impl Migration {
     pub fn sample(&mut self, now: Time, sample: LoadSample) {
         self.planned.clear();
         let Some(passed) = self.own.sample(now, sample) else { return };
-        let rates_per_s = self.connections.look(passed);
-        self.own.set_demand(passed, rates_per_s * self.own.cost_s);
+        let demand = self.connections.look(passed) * self.own.cost_s;
         let is_forced = match self.current_override.at(now) {
             Override::Off => return,
             Override::On => true,
             Override::Auto => false,
         };
-        self.plan(now, is_forced);
+        self.plan(now, demand, is_forced);
     }
 
-    fn plan(&mut self, now: Time, is_forced: bool) {
+    fn plan(&mut self, now: Time, demand: f64, is_forced: bool) {
         let MoveLimits { silent_after, room_percent, .. } = self.settings.limits;
-        let lead = match &self.rule {
-            Rule::Reactive(_) => Duration::ZERO,
-            Rule::Proactive(_, lead) => *lead,
-        };
-        let demand = self.own.demand_in(lead);
         let (mean, others) = self.peers.mean_with(now, silent_after, demand);
         let view = View {
             figure: self.own.figure,
@@ -185,7 +174,7 @@ impl Migration {
         };
         match &mut self.rule {
             Rule::Reactive(reactive) => self.planned.extend(reactive.plan(&view, &mut self.random)),
-            Rule::Proactive(proactive, _) => self.planned.extend(proactive.plan(&view)),
+            Rule::Proactive(proactive) => self.planned.extend(proactive.plan(&view)),
         }
     }
 
@@ -205,7 +194,6 @@ impl Migration {
             }
             self.planned.pop_front();
             let demand = self.connections.set_leaving(connection) * self.own.cost_s;
-            self.own.shift_demand(-demand);
             self.peers.record_sent(now, target.expected(), demand);
             self.decisions += 1;
             return Some(Decision { connection, target, reason });

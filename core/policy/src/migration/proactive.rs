@@ -9,6 +9,10 @@ use super::peers::Candidate;
 use super::settings::ProactiveSettings;
 use super::view::{PLANNED_MAX, Planned, View};
 
+/// Source and target may deviate from the level by this share of the capacity, because one move is better than two smaller
+/// ones.
+const SLACK: f64 = 0.1;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Proactive {
     settings: ProactiveSettings,
@@ -20,44 +24,42 @@ impl Proactive {
         Proactive { settings, is_moving: false }
     }
 
-    /// Plans all moves that bring the demand down to the mean, the largest first.
+    /// Plans all moves that bring the demand down to its level, the largest first.
     pub(crate) fn plan(&mut self, view: &View<'_>) -> Vec<Planned> {
-        let level = self.level(view);
-        let limit = if self.is_moving { self.settings.excess_stop } else { self.settings.excess_start };
-        let is_due = view.is_forced || view.demand - view.mean >= share(limit);
-        let planned = if is_due && view.demand > level { self.choose(view, level) } else { Vec::new() };
+        let planned = if self.is_due(view) { self.choose(view) } else { Vec::new() };
         self.is_moving = !planned.is_empty();
         planned
     }
 
-    /// The demand that no server need go below. While requests queue for long, it is the mean.
-    fn level(&self, view: &View<'_>) -> f64 {
-        let has_long_queue = view.figure >= 1.0;
-        if view.is_forced || has_long_queue {
-            view.mean
-        } else {
-            view.mean.max(share(self.settings.load_min))
-        }
+    fn is_due(&self, view: &View<'_>) -> bool {
+        let ProactiveSettings { excess_start, excess_stop, load_start, load_stop } = self.settings;
+        let (excess, load) =
+            if self.is_moving { (excess_stop, load_stop) } else { (excess_start, load_start) };
+        let is_above =
+            view.demand - view.mean >= share(excess) && view.demand.max(view.figure) >= share(load);
+        view.is_forced || is_above
     }
 
-    fn choose(&self, view: &View<'_>, level: f64) -> Vec<Planned> {
-        let slack = share(self.settings.excess_stop);
+    fn choose(&self, view: &View<'_>) -> Vec<Planned> {
+        let level = if view.is_forced { view.mean } else { view.mean.max(share(self.settings.load_stop)) };
+        if view.demand < level + SLACK {
+            return Vec::new();
+        }
         let mut movable = (view.movable)();
         movable.sort_by(|a, b| b.rate_per_s.total_cmp(&a.rate_per_s).then(a.connection.cmp(&b.connection)));
         let (mut candidates, mut demand) = (view.candidates.clone(), view.demand);
         let mut planned = Vec::new();
         for Movable { connection, rate_per_s, not_to } in movable {
-            if demand - level < slack || planned.len() >= PLANNED_MAX {
+            if demand < level + SLACK || planned.len() >= PLANNED_MAX {
                 break;
             }
             let cost = rate_per_s * view.cost_s;
-            // The last move may overshoot a little, because one move is better than two smaller ones.
-            if cost <= 0.0 || cost > demand - level + slack {
+            if cost <= 0.0 || demand - cost < level - SLACK {
                 continue;
             }
             let fits = |candidate: &&mut Candidate| {
                 let has_room = candidate.room > 0 && Some(candidate.server) != not_to;
-                has_room && candidate.expected_load + cost <= level + slack
+                has_room && candidate.expected_load + cost <= level + SLACK
             };
             let least =
                 candidates.iter_mut().filter(fits).min_by(|a, b| a.expected_load.total_cmp(&b.expected_load));
@@ -134,54 +136,56 @@ mod tests {
 
     #[test]
     fn largest_connections_that_fit_move_first() {
-        // 110 % and 50 %: the mean is 80 %, and 30 % should move. 36 % is too much even with the slack of 5 %; 20 % and
-        // 8 % leave 2 %, which is within the slack.
-        assert_eq!(plan(1.1, &[(0.5, 99)], &[3.0, 36.0, 8.0, 20.0, 2.0]), [(4, 2), (3, 2)]);
-        assert_eq!(plan(1.1, &[(0.5, 99)], &[34.0, 30.0]), [(1, 2)], "one larger move is better than two");
+        // 120 % and 20 %: 40 % should move, to a level of 80 %, ±10 %. 60 % is too much, 24 % and 8 % leave 88 %.
+        assert_eq!(plan(1.2, &[(0.2, 99)], &[3.0, 60.0, 8.0, 24.0, 2.0]), [(4, 2), (3, 2)]);
+        assert_eq!(
+            plan(1.2, &[(0.2, 99)], &[46.0, 30.0, 20.0]),
+            [(1, 2)],
+            "one larger move is better than two"
+        );
     }
 
     #[test]
-    fn targets_are_filled_up_to_the_mean_least_loaded_first() {
-        // The mean of 120, 60 and 30 % is 70 %: 50 % should move. 40 % fits only to server 3, where 5 % of slack remain;
-        // server 2 has room for 15 %, slack included.
-        assert_eq!(plan(1.2, &[(0.6, 99), (0.3, 99)], &[40.0, 16.0, 9.0]), [(1, 3), (3, 2)]);
+    fn targets_are_filled_up_to_the_level_least_loaded_first() {
+        // 40 % should move, as above. 35 % fits to server 3 only, up to 90 %; 12 % fits to server 2, and is not needed.
+        assert_eq!(plan(1.2, &[(0.6, 99), (0.5, 99)], &[35.0, 12.0]), [(1, 3)]);
+        assert_eq!(plan(1.2, &[(0.6, 99), (0.5, 99)], &[28.0, 12.0]), [(1, 3), (2, 2)]);
     }
 
     #[test]
     fn room_of_targets_bounds_the_number_of_moves() {
         assert_eq!(plan(1.2, &[(0.2, 2)], &[5.0; 20]).len(), 2);
         assert_eq!(plan(1.2, &[(0.2, 0)], &[5.0; 20]), []);
-        assert_eq!(plan(10.0, &[(0.0, 999)], &[1.0; 999]).len(), PLANNED_MAX);
+        assert_eq!(plan(10.0, &[(0.0, 999)], &[0.5; 999]).len(), PLANNED_MAX);
     }
 
     #[test]
-    fn moves_begin_with_a_large_excess_and_end_with_a_small_one() {
-        let mut proactive = Proactive::new(ProactiveSettings::default());
-        let mut moves = |excess: f64| {
-            let connections = [4.0; 30];
-            plan_of(&mut proactive, 0.7 + excess, &[(0.7 - excess, 99)], &connections).len()
-        };
-        assert_eq!(moves(0.14), 0, "the excess should be at least 15 %");
-        assert_eq!(moves(0.16), 3);
-        assert_eq!(moves(0.10), 2, "moves go on until the excess is below 5 %");
-        assert_eq!(moves(0.04), 0);
-        assert_eq!(moves(0.10), 0);
+    fn moves_begin_with_a_large_excess_over_the_mean_and_end_with_a_small_one() {
+        let settings = ProactiveSettings { load_start: 10_000, load_stop: 0, ..ProactiveSettings::default() };
+        let mut proactive = Proactive::new(settings);
+        let mut moves =
+            |excess: f64| plan_of(&mut proactive, 0.7 + excess, &[(0.7 - excess, 99)], &[5.0; 19]).len();
+        assert_eq!(moves(0.24), 0, "the excess should be at least 25 %");
+        assert_eq!(moves(0.26), 4, "moves should bring the excess below 10 %");
+        assert_eq!(moves(0.12), 1, "moves go on until the excess is below 10 %");
+        assert_eq!(moves(0.09), 0);
+        assert_eq!(moves(0.12), 0);
     }
 
     #[test]
     fn servers_with_little_load_keep_their_connections() {
-        assert_eq!(plan(0.59, &[(0.1, 99)], &[5.0; 12]), []);
-        let moves = plan(0.81, &[(0.0, 99)], &[5.0; 16]);
-        assert_eq!(moves.len(), 4, "81 % should fall to 60 %, not to the mean of 40 %");
+        assert_eq!(plan(0.89, &[(0.1, 99)], &[5.0; 17]), []);
+        let moves = plan(0.96, &[(0.0, 99)], &[5.0; 16]);
+        assert_eq!(moves.len(), 2, "96 % should fall to about 80 %, not to the mean of 48 %");
     }
 
     #[test]
     fn override_on_moves_down_to_the_mean_without_thresholds() {
-        let candidates = vec![Candidate { server: ServerId(2), expected_load: 0.1, room: 99 }];
+        let candidates = vec![Candidate { server: ServerId(2), expected_load: 0.0, room: 99 }];
         let movable = || vec![Movable { connection: ConnectionId(1), rate_per_s: 5_000.0, not_to: None }];
         let view = View {
-            figure: 0.3,
-            demand: 0.3,
+            figure: 0.4,
+            demand: 0.4,
             mean: 0.2,
             others: 1,
             cost_s: 1e-5,
@@ -191,6 +195,6 @@ mod tests {
         };
         let planned = Proactive::new(ProactiveSettings::default()).plan(&view);
         assert_eq!(planned.len(), 1);
-        assert_eq!(planned[0].reason, Reason::Override { load: 300_000 });
+        assert_eq!(planned[0].reason, Reason::Override { load: 400_000 });
     }
 }

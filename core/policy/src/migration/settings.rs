@@ -67,24 +67,24 @@ impl Default for ReactiveSettings {
 /// Settings of [`MovePolicy::Proactive`]. Loads are in millionths of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProactiveSettings {
-    /// Moves begin when the demand exceeds the mean by this. 10,000 to 1,000,000, default 150,000.
+    /// Moves begin when the demand exceeds the mean of all servers by this. 10,000 to 1,000,000, default 250,000.
     pub excess_start: u32,
-    /// Moves end when the demand exceeds the mean by less than this. At most `excess_start`, default 50,000.
+    /// Moves end when the demand exceeds the mean by less than this. At most `excess_start`, default 100,000.
     pub excess_stop: u32,
-    /// Below this load a server moves nothing, because its queue is short whatever the others do. Up to 1,000,000,
-    /// default 600,000.
-    pub load_min: u32,
-    /// The demand is extrapolated by this time along its slope. Up to 1 s, default 30 ms.
-    pub lead: Duration,
+    /// Moves begin only if the demand, or the load, has reached this too. 10,000 to 1,000,000, default 900,000.
+    pub load_start: u32,
+    /// Moves bring the demand down to this, or to the mean if it is higher: below, queues are short whatever the other
+    /// servers do. At most `load_start`, default 800,000.
+    pub load_stop: u32,
 }
 
 impl Default for ProactiveSettings {
     fn default() -> ProactiveSettings {
         ProactiveSettings {
-            excess_start: 150_000,
-            excess_stop: 50_000,
-            load_min: 600_000,
-            lead: Duration::from_millis(30),
+            excess_start: 250_000,
+            excess_stop: 100_000,
+            load_start: 900_000,
+            load_stop: 800_000,
         }
     }
 }
@@ -146,12 +146,12 @@ impl MigrationSettings {
                 ("load_start", load_start, 10_000..=LOAD_MAX, "10,000 to 1,000,000"),
                 ("load_stop", load_stop, 0..=load_start, "at most load_start"),
             ]),
-            MovePolicy::Proactive(ProactiveSettings { excess_start, excess_stop, load_min, lead }) => {
-                check_times(&[("lead", lead, Duration::ZERO..=SECOND, "up to 1s")])?;
+            MovePolicy::Proactive(ProactiveSettings { excess_start, excess_stop, load_start, load_stop }) => {
                 check_numbers(&[
                     ("excess_start", excess_start, 10_000..=LOAD_MAX, "10,000 to 1,000,000"),
                     ("excess_stop", excess_stop, 0..=excess_start, "at most excess_start"),
-                    ("load_min", load_min, 0..=LOAD_MAX, "up to 1,000,000"),
+                    ("load_start", load_start, 10_000..=LOAD_MAX, "10,000 to 1,000,000"),
+                    ("load_stop", load_stop, 0..=load_start, "at most load_start"),
                 ])
             }
         }

@@ -13,7 +13,8 @@ pub(crate) const PLANNED_MAX: usize = 64;
 pub(crate) struct View<'a> {
     /// The server's load.
     pub figure: f64,
-    /// The server's demand, at the end of the lead.
+    /// The server's demand: the rates of its connections times the cost of a request. Unlike CPU use it exceeds 1 when the
+    /// server cannot keep up, and unlike the load it contains no backlog, which passes.
     pub demand: f64,
     /// Mean of the demand and the loads of the other servers, and their number.
     pub mean: f64,
