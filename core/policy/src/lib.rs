@@ -1,4 +1,5 @@
-//! When to help, and which helper (PostMan §5.2, §5.3): decisions without I/O.
+//! When to help, and which helper (PostMan §5.2, §5.3); when connections move between servers (Capybara §3.3): decisions
+//! without I/O.
 //!
 //! The caller supplies the time and the random seeds: the same events give the same decisions in production, in the
 //! simulator and in tests.
@@ -15,6 +16,7 @@ pub mod activation;
 pub mod histogram;
 pub mod limiter;
 pub mod memory;
+pub mod migration;
 pub mod release;
 pub mod window;
 

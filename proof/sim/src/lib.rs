@@ -5,6 +5,7 @@
 //! - [`relay`]: clients, helpers and a server over links, with faults
 //! - [`session`]: sessions that move between carriers
 //! - [`policy`]: when relief starts and ends
+//! - [`move_policy`]: which connections move between servers, and when
 //! - [`batching`]: comparison of batch policies, without faults
 //! - [`tcp`]: frames between user-level TCP stacks
 //!
@@ -28,6 +29,7 @@ pub mod batching;
 pub mod clock;
 pub mod conditions;
 pub mod driver;
+pub mod move_policy;
 pub mod network;
 pub mod oracle;
 pub mod pattern;
