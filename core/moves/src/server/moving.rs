@@ -1,0 +1,65 @@
+//! Orders become moves, and connections leave.
+
+use alloc::sync::Arc;
+
+use spillway_transport::Time;
+use spillway_wire::switch::Flow;
+
+use super::Server;
+use crate::application::Movable;
+use crate::orders::OrderResult;
+
+impl Server {
+    /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long.
+    pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) {
+        for order in self.orders.waiting() {
+            let Some(conn) = self.connections.conn(&order.flow) else {
+                self.end_order(&order.flow, OrderResult::Closed);
+                continue;
+            };
+            if self.orders.is_expired(now, &order.flow) {
+                self.end_order(&order.flow, OrderResult::Busy);
+            } else if application.is_at_safe_point(conn) {
+                match self.agent.request_move(now, order.flow, order.to) {
+                    Ok(()) => self.orders.begin(&order.flow),
+                    Err(error) => self.end_order(&order.flow, OrderResult::Refused(error)),
+                }
+            }
+        }
+    }
+
+    /// All frames that [`poll_transmit`](Self::poll_transmit) has returned have left: connections whose targets are ready
+    /// leave behind them. Call it after each turn, and [`poll_datagram`](Self::poll_datagram) after it.
+    pub fn frames_sent<A: Movable>(&mut self, application: &mut A, now: Time) {
+        while let Some(flow) = self.exports.pop_front() {
+            self.export(application, now, flow);
+        }
+        self.run_agent(application, now);
+    }
+
+    fn export<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
+        let Some(conn) = self.connections.conn(&flow) else {
+            return self.agent.not_exported(now, flow);
+        };
+        if !application.is_at_safe_point(conn) {
+            // The rest of the request waits at the target, which returns it.
+            self.counters.stopped += 1;
+            self.orders.stop(&flow);
+            return self.agent.not_exported(now, flow);
+        }
+        match self.connections.export(now, conn) {
+            Ok(state) => {
+                let attachment = application.leave(now, conn);
+                debug_assert!(attachment.is_empty(), "the state has no room for an attachment yet");
+                self.agent.exported(now, flow, Arc::from(state));
+            }
+            Err(_) => self.agent.not_exported(now, flow),
+        }
+    }
+
+    /// A connection has ended on this server's stack.
+    pub(super) fn connection_ended(&mut self, now: Time, flow: Flow) {
+        self.agent.connection_ended(now, flow);
+        self.end_order(&flow, OrderResult::Closed);
+    }
+}
