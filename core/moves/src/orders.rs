@@ -26,6 +26,8 @@ pub struct Order {
 /// Why an order is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderError {
+    /// The server has no agent.
+    NoAgent,
     /// No connection of this flow is here.
     NotHere,
     /// The connection has an order already.
@@ -37,6 +39,7 @@ pub enum OrderError {
 impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            OrderError::NoAgent => "this server moves no connections: it has no switch",
             OrderError::NotHere => "this server does not have the connection",
             OrderError::Ordered => "the connection is moving already",
             OrderError::TooMany => "1,024 moves wait or are under way: try again later",

@@ -32,7 +32,8 @@ const RESULTS_MAX: usize = 1024;
 #[derive(Debug)]
 pub struct Server {
     connections: Connections,
-    agent: Agent,
+    /// `None`: no connection of this server moves.
+    agent: Option<Agent>,
     /// Maximum number of connections; the agent states the free places to the switch.
     connections_max: usize,
     orders: Orders,
@@ -69,7 +70,8 @@ impl Server {
     /// `services`: the endpoint of each service, by the index of its listener. The stack has these listeners, at the place
     /// where this server has connections of the service; those of services whose original owner is another server stay
     /// closed.
-    pub fn new(stack: Stack, agent: Agent, services: impl IntoIterator<Item = Endpoint>) -> Server {
+    /// Without an agent no connection moves.
+    pub fn new(stack: Stack, agent: Option<Agent>, services: impl IntoIterator<Item = Endpoint>) -> Server {
         let settings = stack.settings();
         let connections_max = settings.connections_max.saturating_sub(settings.half_open_max) as usize;
         Server {
@@ -94,9 +96,9 @@ impl Server {
         &mut self.connections
     }
 
-    /// The agent.
-    pub fn agent(&self) -> &Agent {
-        &self.agent
+    /// The agent, if connections of this server move.
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agent.as_ref()
     }
 
     /// What the server has counted.
@@ -119,6 +121,9 @@ impl Server {
     /// # Errors
     /// This server does not have the connection, or it is moving already, or too many are.
     pub fn order(&mut self, now: Time, order: Order) -> Result<(), OrderError> {
+        if self.agent.is_none() {
+            return Err(OrderError::NoAgent);
+        }
         if self.connections.conn(&order.flow).is_none() {
             return Err(OrderError::NotHere);
         }
@@ -141,7 +146,7 @@ impl Server {
 
     /// Where this server has the connections of a flow's service.
     fn place(&self, flow: &Flow) -> Option<Endpoint> {
-        self.agent.place_of(flow.service())
+        self.agent.as_ref()?.place_of(flow.service())
     }
 
     /// Writes the next frame to send, and returns its length in bytes. Frames of connections that this server may not
@@ -150,8 +155,9 @@ impl Server {
     pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
         loop {
             let length = self.connections.stack_mut().poll_transmit(now, slot)?;
+            let Some(agent) = &self.agent else { return Some(length) };
             let ends = slot.get(..length).and_then(Ends::of);
-            if ends.is_none_or(|ends| self.agent.may_transmit(now, (ends.source, ends.target))) {
+            if ends.is_none_or(|ends| agent.may_transmit(now, (ends.source, ends.target))) {
                 return Some(length);
             }
             self.counters.muted += 1;
@@ -160,7 +166,7 @@ impl Server {
 
     /// The next datagram to send.
     pub fn poll_datagram(&mut self, now: Time) -> Option<Transmit> {
-        self.agent.poll_transmit(now)
+        self.agent.as_mut()?.poll_transmit(now)
     }
 
     /// Whether connections wait for [`frames_sent`](Self::frames_sent).
@@ -172,7 +178,7 @@ impl Server {
     #[must_use]
     pub fn poll_timeout<A: Movable>(&self, application: &A) -> Option<Time> {
         let own = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
-        let times = own.into_iter().chain([application.poll_timeout()]).flatten();
-        times.chain([self.agent.poll_timeout()]).min()
+        let others = [application.poll_timeout(), self.agent.as_ref().map(Agent::poll_timeout)];
+        own.into_iter().chain(others).flatten().min()
     }
 }

@@ -21,11 +21,11 @@ impl Server {
     /// Handles a received frame. A client's packet whose connection is not here waits for it, or goes on to the server
     /// that has it.
     pub fn deliver<A: Movable>(&mut self, application: &mut A, now: Time, frame: &[u8]) {
-        if let Some(ends) = Ends::of(frame) {
-            let sorted = self.agent.sort(now, (ends.source, ends.target), ends.is_opening, frame);
-            if sorted != Sorted::Stack {
-                return;
-            }
+        if let Some(agent) = &mut self.agent
+            && let Some(ends) = Ends::of(frame)
+            && agent.sort(now, (ends.source, ends.target), ends.is_opening, frame) != Sorted::Stack
+        {
+            return;
         }
         self.hand_over(application, now, frame);
     }
@@ -41,8 +41,10 @@ impl Server {
 
     /// Handles the payload of a datagram of the switch or of another server.
     pub fn handle_datagram<A: Movable>(&mut self, application: &mut A, now: Time, payload: &[u8]) {
-        self.agent.handle_datagram(now, payload);
-        self.run_agent(application, now);
+        if let Some(agent) = &mut self.agent {
+            agent.handle_datagram(now, payload);
+            self.run_agent(application, now);
+        }
     }
 
     /// Ends a turn, after everything that has arrived and before frames are sent.
@@ -51,12 +53,7 @@ impl Server {
             self.connections.stack_mut().handle_timeout(now);
         }
         self.pass_events(application, now);
-        let connections = self.connections.stack().connections();
-        let used = connections + self.promised.len();
-        self.agent.set_load(connections, self.connections_max.saturating_sub(used));
-        if self.agent.poll_timeout() <= now {
-            self.agent.handle_timeout(now);
-        }
+        self.run_agent_timers(now);
         self.run_agent(application, now);
         application.end_of_turn(now, &mut self.connections);
         // Commands of `end_of_turn` may cause events, for example a grant that delivers waiting bytes.
@@ -65,6 +62,16 @@ impl Server {
         }
         self.begin_moves(application, now);
         self.run_agent(application, now);
+    }
+
+    fn run_agent_timers(&mut self, now: Time) {
+        let Some(agent) = &mut self.agent else { return };
+        let connections = self.connections.stack().connections();
+        let used = connections + self.promised.len();
+        agent.set_load(connections, self.connections_max.saturating_sub(used));
+        if agent.poll_timeout() <= now {
+            agent.handle_timeout(now);
+        }
     }
 
     /// Passes all events of the stack to the application. Returns whether there was at least one.

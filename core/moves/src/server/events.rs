@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use spillway_handoff::{Event, MoveResult};
+use spillway_handoff::{Agent, Event, MoveResult};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::handoff::Reason;
 use spillway_wire::switch::Flow;
@@ -16,9 +16,15 @@ use crate::orders::OrderResult;
 impl Server {
     /// Does what the agent demands.
     pub(super) fn run_agent<A: Movable>(&mut self, application: &mut A, now: Time) {
-        while let Some(event) = self.agent.poll_event() {
+        while let Some(event) = self.agent.as_mut().and_then(Agent::poll_event) {
             self.handle_agent_event(application, now, event);
             self.pass_events(application, now);
+        }
+    }
+
+    pub(super) fn with_agent(&mut self, act: impl FnOnce(&mut Agent)) {
+        if let Some(agent) = &mut self.agent {
+            act(agent);
         }
     }
 
@@ -27,7 +33,7 @@ impl Server {
             Event::Export { flow } => self.exports.push_back(flow),
             Event::Check { flow, generation, state } => {
                 let result = self.check(now, flow, &state);
-                self.agent.checked(now, flow, generation, result);
+                self.with_agent(|agent| agent.checked(now, flow, generation, result));
             }
             Event::Import { flow, state, frames, is_return } => {
                 self.promised.remove(&flow);
@@ -65,7 +71,7 @@ impl Server {
         let Some(Imported { conn, peer, listener }) = imported else {
             // The stack answers the client's next segment by a reset.
             self.counters.lost += 1;
-            return self.agent.connection_ended(now, flow);
+            return self.with_agent(|agent| agent.connection_ended(now, flow));
         };
         self.counters.imported += u64::from(!is_return);
         // The state has no room for an attachment yet.

@@ -12,7 +12,8 @@ use crate::orders::OrderResult;
 impl Server {
     /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long.
     pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) {
-        for order in self.orders.waiting() {
+        let waiting = self.orders.waiting();
+        for order in waiting {
             let Some(conn) = self.connections.conn(&order.flow) else {
                 self.end_order(&order.flow, OrderResult::Closed);
                 continue;
@@ -20,7 +21,8 @@ impl Server {
             if self.orders.is_expired(now, &order.flow) {
                 self.end_order(&order.flow, OrderResult::Busy);
             } else if application.is_at_safe_point(conn) {
-                match self.agent.request_move(now, order.flow, order.to) {
+                let Some(agent) = &mut self.agent else { continue };
+                match agent.request_move(now, order.flow, order.to) {
                     Ok(()) => self.orders.begin(&order.flow),
                     Err(error) => self.end_order(&order.flow, OrderResult::Refused(error)),
                 }
@@ -39,27 +41,27 @@ impl Server {
 
     fn export<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
         let Some(conn) = self.connections.conn(&flow) else {
-            return self.agent.not_exported(now, flow);
+            return self.with_agent(|agent| agent.not_exported(now, flow));
         };
         if !application.is_at_safe_point(conn) {
             // The rest of the request waits at the target, which returns it.
             self.counters.stopped += 1;
             self.orders.stop(&flow);
-            return self.agent.not_exported(now, flow);
+            return self.with_agent(|agent| agent.not_exported(now, flow));
         }
         match self.connections.export(now, conn) {
             Ok(state) => {
                 let attachment = application.leave(now, conn);
                 debug_assert!(attachment.is_empty(), "the state has no room for an attachment yet");
-                self.agent.exported(now, flow, Arc::from(state));
+                self.with_agent(|agent| agent.exported(now, flow, Arc::from(state)));
             }
-            Err(_) => self.agent.not_exported(now, flow),
+            Err(_) => self.with_agent(|agent| agent.not_exported(now, flow)),
         }
     }
 
     /// A connection has ended on this server's stack.
     pub(super) fn connection_ended(&mut self, now: Time, flow: Flow) {
-        self.agent.connection_ended(now, flow);
+        self.with_agent(|agent| agent.connection_ended(now, flow));
         self.end_order(&flow, OrderResult::Closed);
     }
 }
