@@ -11,6 +11,9 @@ use spillway_wire::switch::{Flow, ServerId};
 
 /// Maximum number of orders that wait or whose moves are under way.
 pub(crate) const ORDERS_MAX: usize = 1024;
+/// Moves of orders that are under way at a time. More would not be faster, and their states would queue in front of the
+/// target's heartbeats.
+pub(crate) const UNDER_WAY_MAX: usize = 32;
 /// For this time an order waits for the end of a request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -74,7 +77,8 @@ enum Stage {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     to: Option<ServerId>,
-    until: Time,
+    /// When the order ends without a move; `None` before its connection was found in a request.
+    until: Option<Time>,
     stage: Stage,
 }
 
@@ -83,14 +87,14 @@ struct Pending {
 pub(crate) struct Orders(BTreeMap<Flow, Pending>);
 
 impl Orders {
-    pub(crate) fn add(&mut self, now: Time, order: Order) -> Result<(), OrderError> {
+    pub(crate) fn add(&mut self, order: Order) -> Result<(), OrderError> {
         if self.0.contains_key(&order.flow) {
             return Err(OrderError::Ordered);
         }
         if self.0.len() >= ORDERS_MAX {
             return Err(OrderError::TooMany);
         }
-        self.0.insert(order.flow, Pending { to: order.to, until: now + PATIENCE, stage: Stage::Waiting });
+        self.0.insert(order.flow, Pending { to: order.to, until: None, stage: Stage::Waiting });
         Ok(())
     }
 
@@ -98,6 +102,12 @@ impl Orders {
     pub(crate) fn waiting(&self) -> Vec<Order> {
         let waiting = self.0.iter().filter(|(_, order)| order.stage == Stage::Waiting);
         waiting.map(|(flow, order)| Order { flow: *flow, to: order.to }).collect()
+    }
+
+    /// How many moves may begin now.
+    pub(crate) fn free(&self) -> usize {
+        let under_way = self.0.values().filter(|order| order.stage != Stage::Waiting).count();
+        UNDER_WAY_MAX.saturating_sub(under_way)
     }
 
     /// The move has begun.
@@ -130,14 +140,16 @@ impl Orders {
         self.0.remove(flow).map(|order| Order { flow: *flow, to: order.to })
     }
 
-    /// Whether an order has waited for too long.
-    pub(crate) fn is_expired(&self, now: Time, flow: &Flow) -> bool {
-        self.0.get(flow).is_some_and(|order| order.stage == Stage::Waiting && order.until <= now)
+    /// The connection of an order is in a request. Returns whether the order has waited for too long.
+    pub(crate) fn wait(&mut self, now: Time, flow: &Flow) -> bool {
+        let Some(order) = self.0.get_mut(flow) else { return false };
+        *order.until.get_or_insert(now + PATIENCE) <= now
     }
 
     /// When the first order expires.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        self.0.values().filter(|order| order.stage == Stage::Waiting).map(|order| order.until).min()
+        let waiting = self.0.values().filter(|order| order.stage == Stage::Waiting);
+        waiting.filter_map(|order| order.until).min()
     }
 }
 
@@ -157,29 +169,33 @@ mod tests {
     fn orders_are_bounded_and_unique() {
         let mut orders = Orders::default();
         for number in 0..1024 {
-            assert_eq!(orders.add(Time::ZERO, order(number)), Ok(()));
+            assert_eq!(orders.add(order(number)), Ok(()));
         }
-        assert_eq!(orders.add(Time::ZERO, order(3)), Err(OrderError::Ordered));
-        assert_eq!(orders.add(Time::ZERO, order(1024)), Err(OrderError::TooMany));
+        assert_eq!(orders.add(order(3)), Err(OrderError::Ordered));
+        assert_eq!(orders.add(order(1024)), Err(OrderError::TooMany));
         assert_eq!((orders.end(&order(3).flow), orders.end(&order(3).flow)), (Some(order(3)), None));
-        assert_eq!(orders.add(Time::ZERO, order(1024)), Ok(()));
+        assert_eq!(orders.add(order(1024)), Ok(()));
+        (0..31).for_each(|number| orders.begin(&order(number).flow));
+        assert_eq!(orders.free(), 2, "order 3 has ended");
+        orders.stop(&order(0).flow);
+        assert_eq!(orders.free(), 2, "the move has not ended yet");
+        (31..40).for_each(|number| orders.begin(&order(number).flow));
+        assert_eq!(orders.free(), 0);
     }
 
     #[test]
     fn an_order_waits_for_a_second_also_if_its_move_was_stopped() {
         let mut orders = Orders::default();
         let flow = order(1).flow;
-        orders.add(Time(5), order(1)).unwrap();
-        assert_eq!(
-            (orders.waiting(), orders.poll_timeout()),
-            (alloc::vec![order(1)], Some(Time(1_000_000_005)))
-        );
+        orders.add(order(1)).unwrap();
+        assert_eq!((orders.waiting(), orders.poll_timeout()), (alloc::vec![order(1)], None));
+        assert!(!orders.wait(Time(5), &flow));
+        assert_eq!(orders.poll_timeout(), Some(Time(1_000_000_005)));
         orders.begin(&flow);
         assert_eq!((orders.waiting(), orders.poll_timeout()), (Vec::new(), None));
         assert!(!orders.wait_again(&flow), "the move was not stopped");
         orders.stop(&flow);
-        assert!(!orders.is_expired(Time(2_000_000_000), &flow), "the flow is not this server's yet");
-        assert!(orders.wait_again(&flow) && !orders.is_expired(Time(9), &flow));
-        assert!(orders.is_expired(Time(1_000_000_005), &flow));
+        assert!(orders.wait_again(&flow) && !orders.wait(Time(1_000_000_004), &flow));
+        assert!(orders.wait(Time(1_000_000_005), &flow));
     }
 }

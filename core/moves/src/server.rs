@@ -106,28 +106,28 @@ impl Server {
         self.counters
     }
 
-    /// Moves a connection when its request has ended. `to`: `None` lets the switch choose the least loaded server.
+    /// Moves a connection when its request has ended, in the next turn at the earliest. `to`: `None` lets the switch choose the least loaded server.
     /// [`poll_result`](Self::poll_result) tells the result.
     ///
     /// # Errors
     /// The connection is moving already, or too many are.
-    pub fn migrate(&mut self, now: Time, conn: Conn, to: Option<ServerId>) -> Result<(), OrderError> {
+    pub fn migrate(&mut self, conn: Conn, to: Option<ServerId>) -> Result<(), OrderError> {
         let flow = self.connections.flow(conn).ok_or(OrderError::NotHere)?;
-        self.order(now, Order { flow, to })
+        self.order(Order { flow, to })
     }
 
     /// As [`migrate`](Self::migrate), by flow.
     ///
     /// # Errors
     /// This server does not have the connection, or it is moving already, or too many are.
-    pub fn order(&mut self, now: Time, order: Order) -> Result<(), OrderError> {
+    pub fn order(&mut self, order: Order) -> Result<(), OrderError> {
         if self.agent.is_none() {
             return Err(OrderError::NoAgent);
         }
         if self.connections.conn(&order.flow).is_none() {
             return Err(OrderError::NotHere);
         }
-        self.orders.add(now, order)
+        self.orders.add(order)
     }
 
     /// The next order that has ended.

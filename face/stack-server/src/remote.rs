@@ -174,7 +174,7 @@ impl<A: Movable + 'static> Remote<A> {
         let service = self.about.service;
         let (sender, receiver) = channel();
         let waiters = self.waiters.clone();
-        let order = move |now, _: &mut A, server: &mut Server| {
+        let order = move |_, _: &mut A, server: &mut Server| {
             let flows: Vec<Flow> = match client {
                 Some(client) => Flow::new(client.into(), service.into()).into_iter().collect(),
                 None => server.connections().flows().collect(),
@@ -183,7 +183,7 @@ impl<A: Movable + 'static> Remote<A> {
             let mut ordered = 0;
             for flow in flows {
                 // The result comes after this command, on this thread.
-                match server.order(now, Order { flow, to }) {
+                match server.order(Order { flow, to }) {
                     Ok(()) => {
                         waiters.add(flow, sender.clone());
                         ordered += 1;

@@ -7,25 +7,34 @@ use spillway_wire::switch::Flow;
 
 use super::Server;
 use crate::application::Movable;
-use crate::orders::OrderResult;
+use crate::orders::{Order, OrderResult};
 
 impl Server {
     /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long.
     pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) {
+        let mut free = self.orders.free();
         let waiting = self.orders.waiting();
-        for order in waiting {
-            let Some(conn) = self.connections.conn(&order.flow) else {
-                self.end_order(&order.flow, OrderResult::Closed);
+        for Order { flow, to } in waiting {
+            if free == 0 {
+                return;
+            }
+            let Some(conn) = self.connections.conn(&flow) else {
+                self.end_order(&flow, OrderResult::Closed);
                 continue;
             };
-            if self.orders.is_expired(now, &order.flow) {
-                self.end_order(&order.flow, OrderResult::Busy);
-            } else if application.is_at_safe_point(conn) {
-                let Some(agent) = &mut self.agent else { continue };
-                match agent.request_move(now, order.flow, order.to) {
-                    Ok(()) => self.orders.begin(&order.flow),
-                    Err(error) => self.end_order(&order.flow, OrderResult::Refused(error)),
+            if !application.is_at_safe_point(conn) {
+                if self.orders.wait(now, &flow) {
+                    self.end_order(&flow, OrderResult::Busy);
                 }
+                continue;
+            }
+            let Some(agent) = &mut self.agent else { return };
+            match agent.request_move(now, flow, to) {
+                Ok(()) => {
+                    self.orders.begin(&flow);
+                    free -= 1;
+                }
+                Err(error) => self.end_order(&flow, OrderResult::Refused(error)),
             }
         }
     }
