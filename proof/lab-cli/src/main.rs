@@ -2,6 +2,7 @@
 //! not need it.
 
 mod commands;
+mod servers;
 
 use std::process::ExitCode;
 
@@ -25,8 +26,8 @@ enum Command {
     Agent(commands::agent::Args),
     #[command(hide = true)]
     Attack(commands::attack::Args),
-    #[command(hide = true)]
     Echo(commands::echo::Args),
+    Kv(commands::kv::Args),
     #[command(hide = true)]
     StackWork(commands::stack_work::Args),
     #[command(hide = true)]
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Command::Load(args) => commands::load::run(*args),
         Command::Attack(args) => commands::attack::run(&args),
         Command::Echo(args) => commands::echo::run(args),
+        Command::Kv(args) => commands::kv::run(&args),
         Command::StackWork(args) => commands::stack_work::run(&args),
         Command::SwitchAnswers(args) => commands::switch_answers::run(&args),
     }

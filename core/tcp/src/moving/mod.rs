@@ -87,4 +87,13 @@ impl Stack {
     pub fn import(&mut self, now: Time, state: &ConnectionState) -> Result<Conn, ImportError> {
         self.add_imported(now, |now, settings, conn| Connection::import(now, settings, conn, state))
     }
+
+    /// Whether [`import`](Self::import) of this state would succeed now.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import).
+    pub fn can_import(&mut self, now: Time, state: &ConnectionState) -> Result<(), ImportError> {
+        let import = |now, settings: &_, conn| Connection::import(now, settings, conn, state);
+        self.check_imported(now, import).map(|_| ())
+    }
 }

@@ -41,22 +41,9 @@ impl Stack {
         import: impl FnOnce(Time, &Settings, Conn) -> Result<Connection, ImportError>,
     ) -> Result<Conn, ImportError> {
         self.now = self.now.max(now);
-        let conn = self.table.next().ok_or(ImportError::Full)?;
-        let mut connection = import(self.now, &self.settings, conn)?;
-        if connection.listener.is_some_and(|listener| !self.listeners.contains(listener)) {
-            return Err(ImportError::Contradiction("an unknown listener"));
-        }
+        let (mut connection, half_open) = self.check_imported(now, import)?;
         let flow = connection.flow;
-        if connection.waiting_bytes() > self.settings.reassembly_total_max.saturating_sub(self.waiting_bytes)
-        {
-            return Err(ImportError::TooMuch("bytes out of order of all connections"));
-        }
-        let existing = self.table.find(&flow);
-        let is_half_open = |conn| self.table.get(conn).is_some_and(Connection::is_half_open);
-        if existing.is_some_and(|conn| !is_half_open(conn)) || self.time_waits.has_closed(&flow) {
-            return Err(ImportError::Present);
-        }
-        if let Some(half_open) = existing {
+        if let Some(half_open) = half_open {
             // The SYN of the half-open connection may be forged, so the imported connection replaces it.
             self.half_open -= 1;
             self.wheel.disarm(half_open.slot);
@@ -78,6 +65,29 @@ impl Stack {
         self.counters.imported += 1;
         self.with(conn, |connection, cx| connection.push_events(cx));
         Ok(conn)
+    }
+
+    /// A connection that can be imported, and the half-open connection that it would replace.
+    pub(crate) fn check_imported(
+        &mut self,
+        now: Time,
+        import: impl FnOnce(Time, &Settings, Conn) -> Result<Connection, ImportError>,
+    ) -> Result<(Connection, Option<Conn>), ImportError> {
+        let conn = self.table.next().ok_or(ImportError::Full)?;
+        let connection = import(self.now.max(now), &self.settings, conn)?;
+        if connection.listener.is_some_and(|listener| !self.listeners.contains(listener)) {
+            return Err(ImportError::Contradiction("an unknown listener"));
+        }
+        if connection.waiting_bytes() > self.settings.reassembly_total_max.saturating_sub(self.waiting_bytes)
+        {
+            return Err(ImportError::TooMuch("bytes out of order of all connections"));
+        }
+        let existing = self.table.find(&connection.flow);
+        let is_half_open = |conn| self.table.get(conn).is_some_and(Connection::is_half_open);
+        if existing.is_some_and(|conn| !is_half_open(conn)) || self.time_waits.has_closed(&connection.flow) {
+            return Err(ImportError::Present);
+        }
+        Ok((connection, existing))
     }
 
     /// Remembers an aborted connection at an imported address, so that its later segments are answered by resets. Other

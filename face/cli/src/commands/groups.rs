@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Command;
 
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("On a server's host", &["assess", "run", "server", "exporter"]),
+    ("On a server's host", &["assess", "run", "server", "exporter", "move"]),
     ("On a helper's host", &["helper", "check", "reload", "drain"]),
     ("On a client's host", &["sidecar"]),
     ("On a switch's host", &["switch", "flows"]),

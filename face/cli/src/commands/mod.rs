@@ -13,6 +13,7 @@ pub(crate) mod helper;
 pub(crate) mod key;
 pub(crate) mod load;
 pub(crate) mod logging;
+pub(crate) mod move_connections;
 pub(crate) mod moved;
 mod output;
 pub(crate) mod relief;

@@ -25,6 +25,10 @@ pub(crate) fn switch() -> PathBuf {
     spillway_daemon::find_default_socket("switch")
 }
 
+pub(crate) fn server() -> PathBuf {
+    spillway_daemon::find_default_socket("server")
+}
+
 fn sockets_below(run: &Path) -> Vec<PathBuf> {
     let is_unit =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(UNIT_PREFIX));

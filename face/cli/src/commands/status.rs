@@ -11,6 +11,7 @@ use spillway_helper::HelperStatus;
 use spillway_helper::control::{Request, RequestError, send_request};
 use spillway_shim_core::status::{UnreadablePage, find_pages};
 use spillway_sidecar::SidecarStatus;
+use spillway_stack_server::ServerStatus;
 use spillway_switch::SwitchStatus;
 
 use super::output::Report;
@@ -45,6 +46,7 @@ enum Answer {
     Helper(Box<HelperStatus>),
     Sidecar(Box<SidecarStatus>),
     Switch(Box<SwitchStatus>),
+    Server(Box<ServerStatus>),
 }
 
 impl Answer {
@@ -55,6 +57,10 @@ impl Answer {
         if document["kind"] == "switch" {
             let status = serde_json::from_value(document).map_err(invalid_answer)?;
             return Ok(Answer::Switch(Box::new(status)));
+        }
+        if document["kind"] == "server" {
+            let status = serde_json::from_value(document).map_err(invalid_answer)?;
+            return Ok(Answer::Server(Box::new(status)));
         }
         if document["kind"] == "sidecar" {
             let status = serde_json::from_value(document).map_err(invalid_answer)?;
@@ -68,6 +74,7 @@ impl Answer {
             Answer::Helper(status) => status.to_value(),
             Answer::Sidecar(status) => status.to_value(),
             Answer::Switch(status) => json!(status),
+            Answer::Server(status) => json!(status),
         }
     }
 }
@@ -78,6 +85,7 @@ impl fmt::Display for Answer {
             Answer::Helper(status) => status.fmt(f),
             Answer::Sidecar(status) => status.fmt(f),
             Answer::Switch(status) => status.fmt(f),
+            Answer::Server(status) => status.fmt(f),
         }
     }
 }
@@ -92,13 +100,14 @@ fn show_one(socket: &Path) -> Report {
 }
 
 fn show_all() -> Report {
-    let (mut helpers, mut sidecars, mut switches, mut failures) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut helpers, mut sidecars, mut switches, mut stack_servers, mut failures) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for socket in sockets::all() {
         match Answer::send_request(&socket) {
             Ok(Answer::Helper(status)) => helpers.push(status),
             Ok(Answer::Sidecar(status)) => sidecars.push(status),
             Ok(Answer::Switch(status)) => switches.push(status),
+            Ok(Answer::Server(status)) => stack_servers.push(status),
             // The socket of a killed program.
             Err(error) if error.is_absent() => {}
             Err(error) => failures.push(cannot_ask(&socket, &error)),
@@ -106,19 +115,21 @@ fn show_all() -> Report {
     }
     let (pages, unreadable) = find_pages();
     let servers: Vec<_> = pages.iter().filter_map(|page| Some((page, page.status().ok()?))).collect();
-    if helpers.is_empty() && sidecars.is_empty() && switches.is_empty() && servers.is_empty() {
+    let has_daemons = !(helpers.is_empty() && sidecars.is_empty() && switches.is_empty());
+    if !has_daemons && stack_servers.is_empty() && servers.is_empty() {
         let why = failures.into_iter().next().unwrap_or_else(why_no_helper);
         return Report::failed(format!("{why}; and {}", servers::none_found(&unreadable)));
     }
     let daemons = helpers.iter().map(ToString::to_string).chain(sidecars.iter().map(ToString::to_string));
     let daemons = daemons.chain(switches.iter().map(ToString::to_string));
+    let daemons = daemons.chain(stack_servers.iter().map(ToString::to_string));
     let lines = daemons.chain(servers.iter().map(|(page, status)| servers::as_text(page, status))).collect();
     let servers: Vec<Value> = servers.iter().map(|(page, status)| servers::as_json(page, status)).collect();
     let helpers: Vec<Value> = helpers.iter().map(|status| status.to_value()).collect();
     let (helper, sidecar) = (helpers.first(), sidecars.first());
     let result = json!({
         "helper": helper, "helpers": helpers, "sidecar": sidecar, "sidecars": sidecars, "switches": switches,
-        "servers": servers
+        "servers": servers, "stack_servers": stack_servers
     });
     // Daemons that do not answer are warnings: the others are shown.
     let warnings = failures.into_iter().chain(describe_unreadable(&unreadable)).collect();

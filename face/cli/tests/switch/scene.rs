@@ -40,6 +40,12 @@ pub struct Scene {
 impl Scene {
     /// Returns `None` and prints the reason if network namespaces cannot be created. `owner`: the user that may pin programs.
     pub fn start(owner: u32) -> Option<Scene> {
+        Scene::start_with(owner, true)
+    }
+
+    /// As [`start`](Self::start). `servers_pass`: whether the servers are on the kernel's TCP; otherwise they attach programs
+    /// of their own.
+    pub fn start_with(owner: u32, servers_pass: bool) -> Option<Scene> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         if let Some(reason) = unavailable() {
             eprintln!("skipped: {reason}");
@@ -48,9 +54,11 @@ impl Scene {
         let options = LabOptions { forwarding: Forwarding::Switch, ..LabOptions::default() };
         let name = format!("cli-switch-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let lab = Lab::with_options(&name, options).unwrap();
-        let host =
-            |name| lab.host(name, HostOptions { tx_checksums: false, ..HostOptions::default() }).unwrap();
-        let (client, a, b) = (host("client"), host("a"), host("b"));
+        let host = |name, pass_program| {
+            lab.host(name, HostOptions { tx_checksums: false, pass_program, ..HostOptions::default() })
+                .unwrap()
+        };
+        let (client, a, b) = (host("client", true), host("a", servers_pass), host("b", servers_pass));
         let switch = lab.switches()[0].clone();
         // The machine may have no BPF file system, or one with the pins of others.
         let script = format!(

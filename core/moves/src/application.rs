@@ -1,0 +1,35 @@
+//! What an application adds so that its connections can move.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use spillway_transport::{Application, Conn, Time, Transport};
+
+/// A connection that has come from another server, or has come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival<'a> {
+    /// The client.
+    pub peer: SocketAddr,
+    /// Index of the service's listener.
+    pub listener: Option<u16>,
+    /// What [`Movable::leave`] has returned at the other server.
+    pub attachment: &'a [u8],
+    /// The connection was exported here, and comes back because the move has failed.
+    pub is_return: bool,
+}
+
+/// An application whose connections move between servers. Each server runs the same application.
+pub trait Movable: Application {
+    /// Whether the connection may leave now: no request is incomplete or in execution, or the application has marked a safe
+    /// point inside of one. Bytes that TCP has acknowledged and that the application has not answered would be lost
+    /// otherwise, except those in the attachment.
+    fn is_at_safe_point(&self, conn: Conn) -> bool;
+
+    /// The connection leaves this server: returns what the other server's application needs to continue. No further
+    /// event of this connection arrives. Grants and queued bytes move with the connection.
+    fn leave(&mut self, now: Time, conn: Conn) -> Vec<u8>;
+
+    /// A connection has come from another server, or has come back. It has its grants and its queued bytes; the first
+    /// event follows.
+    fn on_migrated<T: Transport>(&mut self, now: Time, conn: Conn, arrival: &Arrival<'_>, out: &mut T);
+}

@@ -1,0 +1,199 @@
+//! The stack with the flows of its connections: what the application sends and receives through.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use spillway_tcp::{ExportError, ImportError, Stack};
+use spillway_transport::{Chunk, Conn, Full, Time, Transport};
+use spillway_wire::handoff::Reason;
+use spillway_wire::state::{ConnectionState, StateError};
+use spillway_wire::switch::{Endpoint, Flow};
+
+/// The stack, and which connections belong to flows of a service.
+#[derive(Debug)]
+pub struct Connections {
+    stack: Stack,
+    /// The services' endpoints, by the index of their listeners.
+    services: Vec<Endpoint>,
+    flows: BTreeMap<Conn, Flow>,
+    /// The inverse of `flows`.
+    conns: BTreeMap<Flow, Conn>,
+    /// Flows whose connections the application has aborted since the last [`take_aborted`](Self::take_aborted).
+    aborted: Vec<Flow>,
+}
+
+impl Connections {
+    /// `services`: the endpoint to which clients of each listener connect, by the listener's index.
+    pub(crate) fn new(stack: Stack, services: Vec<Endpoint>) -> Connections {
+        Connections { stack, services, flows: BTreeMap::new(), conns: BTreeMap::new(), aborted: Vec::new() }
+    }
+
+    /// The stack.
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    /// The stack, for the driver: its next hops, errors and limits.
+    pub fn stack_mut(&mut self) -> &mut Stack {
+        &mut self.stack
+    }
+
+    /// The flow of a connection that a client of a service has opened.
+    pub fn flow(&self, conn: Conn) -> Option<Flow> {
+        self.flows.get(&conn).copied()
+    }
+
+    /// The connection of a flow, if it is here.
+    pub fn conn(&self, flow: &Flow) -> Option<Conn> {
+        self.conns.get(flow).copied()
+    }
+
+    /// The flows whose connections are here.
+    pub fn flows(&self) -> impl Iterator<Item = Flow> {
+        self.conns.keys().copied()
+    }
+
+    /// A client has opened a connection.
+    pub(crate) fn add(&mut self, conn: Conn, peer: SocketAddr, listener: u16) {
+        let service = self.services.get(usize::from(listener)).copied();
+        if let Some(flow) = service.and_then(|service| Flow::new(peer.into(), service).ok()) {
+            self.insert(conn, flow);
+        }
+    }
+
+    fn insert(&mut self, conn: Conn, flow: Flow) {
+        self.flows.insert(conn, flow);
+        // A client may use its port again before the old connection has ended here.
+        if let Some(older) = self.conns.insert(flow, conn).filter(|older| *older != conn) {
+            self.flows.remove(&older);
+        }
+    }
+
+    /// A connection has ended, or has left.
+    pub(crate) fn remove(&mut self, conn: Conn) -> Option<Flow> {
+        let flow = self.flows.remove(&conn)?;
+        self.conns.remove(&flow);
+        Some(flow)
+    }
+
+    /// Flows whose connections the application has aborted.
+    pub(crate) fn take_aborted(&mut self) -> Vec<Flow> {
+        core::mem::take(&mut self.aborted)
+    }
+
+    /// Removes a connection from the stack. Returns its state as bytes.
+    pub(crate) fn export(&mut self, now: Time, conn: Conn) -> Result<Vec<u8>, ExportError> {
+        let state = self.stack.export(now, conn)?;
+        self.remove(conn);
+        let mut bytes = Vec::new();
+        state.emit(&mut bytes);
+        Ok(bytes)
+    }
+
+    /// Whether the stack can import a state at this server's place of the service.
+    pub(crate) fn can_import(&mut self, now: Time, bytes: &[u8], place: Endpoint) -> Result<(), Reason> {
+        let state = state_at(bytes, place).map_err(|error| match error {
+            StateError::Version(_) => Reason::Version,
+            StateError::TooMany(_) => Reason::TooLarge,
+            _ => Reason::Damaged,
+        })?;
+        self.stack.can_import(now, &state).map_err(|error| match error {
+            ImportError::Full => Reason::NoRoom,
+            ImportError::Family => Reason::Family,
+            ImportError::TooMuch(_) => Reason::TooLarge,
+            ImportError::Present | ImportError::Contradiction(_) => Reason::Invalid,
+        })
+    }
+
+    /// Imports a connection at this server's place of the service. `None` if the stack refuses the state.
+    pub(crate) fn import(
+        &mut self,
+        now: Time,
+        flow: Flow,
+        bytes: &[u8],
+        place: Endpoint,
+    ) -> Option<Imported> {
+        let state = state_at(bytes, place).ok()?;
+        let conn = self.stack.import(now, &state).ok()?;
+        self.insert(conn, flow);
+        Some(Imported { conn, peer: state.peer, listener: state.listener })
+    }
+}
+
+/// A connection after its import.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Imported {
+    pub(crate) conn: Conn,
+    pub(crate) peer: SocketAddr,
+    pub(crate) listener: Option<u16>,
+}
+
+fn state_at(bytes: &[u8], place: Endpoint) -> Result<ConnectionState, StateError> {
+    Ok(ConnectionState { local: place.into(), ..ConnectionState::parse(bytes)? })
+}
+
+impl Transport for Connections {
+    fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
+        self.stack.connect(now, target)
+    }
+
+    fn set_listening(&mut self, listener: u16, open: bool) {
+        self.stack.set_listening(listener, open);
+    }
+
+    fn room(&self, conn: Conn) -> usize {
+        self.stack.room(conn)
+    }
+
+    fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
+        self.stack.send(conn, bytes)
+    }
+
+    fn want_room(&mut self, conn: Conn) {
+        self.stack.want_room(conn);
+    }
+
+    fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
+        self.stack.send_chunk(conn, chunk)
+    }
+
+    fn take_recycled_chunk(&mut self) -> Option<Chunk> {
+        self.stack.take_recycled_chunk()
+    }
+
+    fn queued(&self, conn: Conn) -> usize {
+        self.stack.queued(conn)
+    }
+
+    fn held(&self, conn: Conn) -> usize {
+        self.stack.held(conn)
+    }
+
+    fn held_by_all(&self) -> usize {
+        self.stack.held_by_all()
+    }
+
+    fn grant(&mut self, conn: Conn, bytes: u32) {
+        self.stack.grant(conn, bytes);
+    }
+
+    fn release(&mut self, conn: Conn, through: u64) {
+        self.stack.release(conn, through);
+    }
+
+    fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
+        self.stack.watch_acknowledged(conn, on);
+    }
+
+    fn finish(&mut self, conn: Conn) {
+        self.stack.finish(conn);
+    }
+
+    fn abort(&mut self, conn: Conn) {
+        self.stack.abort(conn);
+        // No event follows, but the agent must learn that the connection has ended.
+        let flow = self.remove(conn);
+        self.aborted.extend(flow);
+    }
+}

@@ -1,0 +1,27 @@
+//! A server's TCP stack whose connections move to other servers and come from them, without I/O: joins the stack of
+//! `spillway-tcp` with the agent of `spillway-handoff` (Capybara §3.3; docs/moves.md).
+//!
+//! - `server`: [`Server`] has the verbs of a driver, in turns as those of [`spillway_tcp::drive`]
+//! - `application`: what an application adds to an [`Application`](spillway_transport::Application): [`Movable`]
+//! - `connections`: the stack, and the flows of its connections: the application's transport
+//! - `orders`: moves that wait until the application's request has ended
+//! - `ends`: the addresses and ports of a frame
+#![no_std]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)
+)]
+
+extern crate alloc;
+
+mod application;
+mod connections;
+mod ends;
+mod orders;
+mod server;
+
+pub use application::{Arrival, Movable};
+pub use connections::Connections;
+pub use orders::{Order, OrderError, OrderResult};
+pub use server::{Counters, Server};

@@ -1,0 +1,184 @@
+//! A server: its stack, its agent, and the moves of its connections.
+
+mod drive;
+mod events;
+mod moving;
+
+use alloc::collections::{BTreeSet, VecDeque};
+
+use spillway_handoff::{Agent, Transmit};
+use spillway_tcp::Stack;
+use spillway_transport::{Conn, Time};
+use spillway_wire::switch::{Endpoint, Flow, ServerId};
+
+use crate::application::Movable;
+use crate::connections::Connections;
+use crate::ends::Ends;
+use crate::orders::{Order, OrderError, OrderResult, Orders};
+
+/// Ended orders that wait for [`Server::poll_result`]; older ones are forgotten.
+const RESULTS_MAX: usize = 1024;
+
+/// A server of one or several services whose connections move. A driver calls its methods in turns:
+///
+/// 1. [`begin_turn`](Self::begin_turn);
+/// 2. [`deliver`](Self::deliver) for each frame, and [`handle_datagram`](Self::handle_datagram) for each datagram of the
+///    switch and of other servers;
+/// 3. [`end_turn`](Self::end_turn);
+/// 4. [`poll_transmit`](Self::poll_transmit) until it returns `None`; then [`frames_sent`](Self::frames_sent), when the
+///    device has taken all of these frames: the server exports connections there, and their states must not overtake
+///    their last frames;
+/// 5. [`poll_datagram`](Self::poll_datagram) until it returns `None`.
+#[derive(Debug)]
+pub struct Server {
+    connections: Connections,
+    /// `None`: no connection of this server moves.
+    agent: Option<Agent>,
+    /// Maximum number of connections; the agent states the free places to the switch.
+    connections_max: usize,
+    orders: Orders,
+    /// Flows that the agent exports when all frames have been sent.
+    exports: VecDeque<Flow>,
+    /// Flows whose states were checked: their connections have a place each.
+    promised: BTreeSet<Flow>,
+    results: VecDeque<(Order, OrderResult)>,
+    counters: Counters,
+}
+
+/// What a server counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Connections that have moved away.
+    pub moved: u64,
+    /// Connections that have stayed: the move ended before the export.
+    pub kept: u64,
+    /// Connections that were exported and have come back.
+    pub returned: u64,
+    /// Exported connections that this server has given up: the target has them, or they are lost.
+    pub let_go: u64,
+    /// Moves that were stopped before the export, because a request had begun.
+    pub stopped: u64,
+    /// Connections that have come from other servers.
+    pub imported: u64,
+    /// Connections that this server lost by a failure: it may not continue them.
+    pub lost: u64,
+    /// Frames that were not sent, because it was not sure that this server owns the flow.
+    pub muted: u64,
+}
+
+impl Server {
+    /// `services`: the endpoint of each service, by the index of its listener. The stack has these listeners, at the place
+    /// where this server has connections of the service; those of services whose original owner is another server stay
+    /// closed.
+    /// Without an agent no connection moves.
+    pub fn new(stack: Stack, agent: Option<Agent>, services: impl IntoIterator<Item = Endpoint>) -> Server {
+        let settings = stack.settings();
+        let connections_max = settings.connections_max.saturating_sub(settings.half_open_max) as usize;
+        Server {
+            connections: Connections::new(stack, services.into_iter().collect()),
+            agent,
+            connections_max,
+            orders: Orders::default(),
+            exports: VecDeque::new(),
+            promised: BTreeSet::new(),
+            results: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The stack with its connections.
+    pub fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// The stack with its connections, for the driver.
+    pub fn connections_mut(&mut self) -> &mut Connections {
+        &mut self.connections
+    }
+
+    /// The agent, if connections of this server move.
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agent.as_ref()
+    }
+
+    /// What the server has counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Moves a connection when its request has ended, in the next turn at the earliest. `to`: `None` lets the switch choose the least loaded server.
+    /// [`poll_result`](Self::poll_result) tells the result.
+    ///
+    /// # Errors
+    /// The connection is moving already, or too many are.
+    pub fn migrate(&mut self, conn: Conn, to: Option<ServerId>) -> Result<(), OrderError> {
+        let flow = self.connections.flow(conn).ok_or(OrderError::NotHere)?;
+        self.order(Order { flow, to })
+    }
+
+    /// As [`migrate`](Self::migrate), by flow.
+    ///
+    /// # Errors
+    /// This server does not have the connection, or it is moving already, or too many are.
+    pub fn order(&mut self, order: Order) -> Result<(), OrderError> {
+        if self.agent.is_none() {
+            return Err(OrderError::NoAgent);
+        }
+        if self.connections.conn(&order.flow).is_none() {
+            return Err(OrderError::NotHere);
+        }
+        self.orders.add(order)
+    }
+
+    /// The next order that has ended.
+    pub fn poll_result(&mut self) -> Option<(Order, OrderResult)> {
+        self.results.pop_front()
+    }
+
+    fn end_order(&mut self, flow: &Flow, result: OrderResult) {
+        if let Some(order) = self.orders.end(flow) {
+            if self.results.len() == RESULTS_MAX {
+                self.results.pop_front();
+            }
+            self.results.push_back((order, result));
+        }
+    }
+
+    /// Where this server has the connections of a flow's service.
+    fn place(&self, flow: &Flow) -> Option<Endpoint> {
+        self.agent.as_ref()?.place_of(flow.service())
+    }
+
+    /// Writes the next frame to send, and returns its length in bytes. Frames of connections that this server may not
+    /// own any more are not sent; TCP repeats them.
+    #[must_use]
+    pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
+        loop {
+            let length = self.connections.stack_mut().poll_transmit(now, slot)?;
+            let Some(agent) = &self.agent else { return Some(length) };
+            let ends = slot.get(..length).and_then(Ends::of);
+            if ends.is_none_or(|ends| agent.may_transmit(now, (ends.source, ends.target))) {
+                return Some(length);
+            }
+            self.counters.muted += 1;
+        }
+    }
+
+    /// The next datagram to send.
+    pub fn poll_datagram(&mut self, now: Time) -> Option<Transmit> {
+        self.agent.as_mut()?.poll_transmit(now)
+    }
+
+    /// Whether connections wait for [`frames_sent`](Self::frames_sent).
+    pub fn has_exports(&self) -> bool {
+        !self.exports.is_empty()
+    }
+
+    /// When the next turn is due if nothing arrives.
+    #[must_use]
+    pub fn poll_timeout<A: Movable>(&self, application: &A) -> Option<Time> {
+        let own = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
+        let others = [application.poll_timeout(), self.agent.as_ref().map(Agent::poll_timeout)];
+        own.into_iter().chain(others).flatten().min()
+    }
+}

@@ -1,0 +1,111 @@
+//! What the agent demands of the stack: exports, imports, checks, and connections that must be dropped.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use spillway_handoff::{Agent, Event, MoveResult};
+use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
+use spillway_wire::handoff::Reason;
+use spillway_wire::switch::Flow;
+
+use super::Server;
+use crate::application::{Arrival, Movable};
+use crate::connections::Imported;
+use crate::orders::OrderResult;
+
+impl Server {
+    /// Does what the agent demands.
+    pub(super) fn run_agent<A: Movable>(&mut self, application: &mut A, now: Time) {
+        while let Some(event) = self.agent.as_mut().and_then(Agent::poll_event) {
+            self.handle_agent_event(application, now, event);
+            self.pass_events(application, now);
+        }
+    }
+
+    pub(super) fn with_agent(&mut self, act: impl FnOnce(&mut Agent)) {
+        if let Some(agent) = &mut self.agent {
+            act(agent);
+        }
+    }
+
+    fn handle_agent_event<A: Movable>(&mut self, application: &mut A, now: Time, event: Event) {
+        match event {
+            Event::Export { flow } => self.exports.push_back(flow),
+            Event::Check { flow, generation, state } => {
+                let result = self.check(now, flow, &state);
+                self.with_agent(|agent| agent.checked(now, flow, generation, result));
+            }
+            Event::Import { flow, state, frames, is_return } => {
+                self.promised.remove(&flow);
+                self.import(application, now, flow, (&state, is_return));
+                self.deliver_all(application, now, frames);
+            }
+            Event::Deliver { frames } => self.deliver_all(application, now, frames),
+            Event::Drop { flow, .. } => self.drop_connection(application, now, flow),
+            // The target of a failed move; or the source, whose `Ended` follows.
+            Event::Gone { flow, .. } => _ = self.promised.remove(&flow),
+            Event::Ended { flow, result } => self.end_move(flow, result),
+        }
+    }
+
+    /// Whether a connection can be imported. If so, it has a place.
+    fn check(&mut self, now: Time, flow: Flow, state: &[u8]) -> Result<(), Reason> {
+        let place = self.place(&flow).ok_or(Reason::NoService)?;
+        let used = self.connections.stack().connections() + self.promised.len();
+        if used >= self.connections_max {
+            return Err(Reason::NoRoom);
+        }
+        self.connections.can_import(now, state, place)?;
+        self.promised.insert(flow);
+        Ok(())
+    }
+
+    fn import<A: Movable>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        flow: Flow,
+        (state, is_return): (&Arc<[u8]>, bool),
+    ) {
+        let imported = self.place(&flow).and_then(|place| self.connections.import(now, flow, state, place));
+        let Some(Imported { conn, peer, listener }) = imported else {
+            // The stack answers the client's next segment by a reset.
+            self.counters.lost += 1;
+            return self.with_agent(|agent| agent.connection_ended(now, flow));
+        };
+        self.counters.imported += u64::from(!is_return);
+        // The state has no room for an attachment yet.
+        let arrival = Arrival { peer, listener, attachment: &[], is_return };
+        application.on_migrated(now, conn, &arrival, &mut self.connections);
+        self.pass_events(application, now);
+    }
+
+    fn deliver_all<A: Movable>(&mut self, application: &mut A, now: Time, frames: Vec<Vec<u8>>) {
+        for frame in frames {
+            self.hand_over(application, now, &frame);
+        }
+    }
+
+    /// Drops a connection without a segment: this server does not own its flow any more.
+    fn drop_connection<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
+        let Some(conn) = self.connections.conn(&flow) else { return };
+        // A connection that has just ended reports that itself.
+        if self.connections.export(now, conn).is_ok() {
+            self.counters.lost += 1;
+            self.end_order(&flow, OrderResult::Closed);
+            let lost = ApplicationEvent::Lost(LostReason::Failed);
+            application.handle(now, conn, lost, &mut self.connections);
+        }
+    }
+
+    fn end_move(&mut self, flow: Flow, result: MoveResult) {
+        match result {
+            MoveResult::Moved => self.counters.moved += 1,
+            MoveResult::Kept if self.orders.wait_again(&flow) => return,
+            MoveResult::Kept => self.counters.kept += 1,
+            MoveResult::Returned(_) => self.counters.returned += 1,
+            MoveResult::LetGo => self.counters.let_go += 1,
+        }
+        self.end_order(&flow, OrderResult::Ended(result));
+    }
+}

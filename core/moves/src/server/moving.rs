@@ -1,0 +1,76 @@
+//! Orders become moves, and connections leave.
+
+use alloc::sync::Arc;
+
+use spillway_transport::Time;
+use spillway_wire::switch::Flow;
+
+use super::Server;
+use crate::application::Movable;
+use crate::orders::{Order, OrderResult};
+
+impl Server {
+    /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long.
+    pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) {
+        let mut free = self.orders.free();
+        let waiting = self.orders.waiting();
+        for Order { flow, to } in waiting {
+            if free == 0 {
+                return;
+            }
+            let Some(conn) = self.connections.conn(&flow) else {
+                self.end_order(&flow, OrderResult::Closed);
+                continue;
+            };
+            if !application.is_at_safe_point(conn) {
+                if self.orders.wait(now, &flow) {
+                    self.end_order(&flow, OrderResult::Busy);
+                }
+                continue;
+            }
+            let Some(agent) = &mut self.agent else { return };
+            match agent.request_move(now, flow, to) {
+                Ok(()) => {
+                    self.orders.begin(&flow);
+                    free -= 1;
+                }
+                Err(error) => self.end_order(&flow, OrderResult::Refused(error)),
+            }
+        }
+    }
+
+    /// All frames that [`poll_transmit`](Self::poll_transmit) has returned have left: connections whose targets are ready
+    /// leave behind them. Call it after each turn, and [`poll_datagram`](Self::poll_datagram) after it.
+    pub fn frames_sent<A: Movable>(&mut self, application: &mut A, now: Time) {
+        while let Some(flow) = self.exports.pop_front() {
+            self.export(application, now, flow);
+        }
+        self.run_agent(application, now);
+    }
+
+    fn export<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
+        let Some(conn) = self.connections.conn(&flow) else {
+            return self.with_agent(|agent| agent.not_exported(now, flow));
+        };
+        if !application.is_at_safe_point(conn) {
+            // The rest of the request waits at the target, which returns it.
+            self.counters.stopped += 1;
+            self.orders.stop(&flow);
+            return self.with_agent(|agent| agent.not_exported(now, flow));
+        }
+        match self.connections.export(now, conn) {
+            Ok(state) => {
+                let attachment = application.leave(now, conn);
+                debug_assert!(attachment.is_empty(), "the state has no room for an attachment yet");
+                self.with_agent(|agent| agent.exported(now, flow, Arc::from(state)));
+            }
+            Err(_) => self.with_agent(|agent| agent.not_exported(now, flow)),
+        }
+    }
+
+    /// A connection has ended on this server's stack.
+    pub(super) fn connection_ended(&mut self, now: Time, flow: Flow) {
+        self.with_agent(|agent| agent.connection_ended(now, flow));
+        self.end_order(&flow, OrderResult::Closed);
+    }
+}

@@ -1,0 +1,159 @@
+//! Requests to a server at its admin socket, and their answers.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
+use spillway_metrics::{Declared, Exposition};
+use spillway_moves::Movable;
+
+use crate::remote::Remote;
+use crate::status::ServerStatus;
+
+/// Timeout of a request: longer than a server waits for its moves.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A request to a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Report the status: answered with a [`ServerStatus`].
+    Status {},
+    /// Move connections, and wait until the moves have ended: answered with a [`MoveOutcome`].
+    Move {
+        /// The service's name.
+        service: String,
+        /// The client of the connection; `None`: all connections.
+        #[serde(default)]
+        connection: Option<SocketAddr>,
+        /// The server that gets them; `None`: the least loaded one.
+        #[serde(default)]
+        to: Option<String>,
+    },
+}
+
+/// What became of the connections of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveOutcome {
+    /// Number of connections that have moved.
+    pub moved: usize,
+    /// Connections that have not moved.
+    pub failed: Vec<MovedConnection>,
+}
+
+/// A connection that has not moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MovedConnection {
+    /// The client.
+    pub client: SocketAddr,
+    /// The reason, with the operator's next step.
+    pub why: String,
+}
+
+/// Sends a request to the server at this admin socket, and returns the answer.
+///
+/// # Errors
+/// The server does not answer or refuses.
+pub fn send_request<T: DeserializeOwned>(path: &Path, request: &Request) -> Result<T, RequestError> {
+    spillway_daemon::send_json_request(path, request, REQUEST_TIMEOUT)
+}
+
+/// Answers requests for a server that runs on another thread: for
+/// [`ControlPorts::serve`](spillway_daemon::ControlPorts::serve).
+pub struct Control<A>(Remote<A>);
+
+impl<A: Movable + 'static> Control<A> {
+    /// Answers for this server.
+    pub fn new(remote: Remote<A>) -> Control<A> {
+        Control(remote)
+    }
+
+    fn status(&self) -> Result<ServerStatus, String> {
+        self.0.status().map_err(|error| error.to_string())
+    }
+
+    fn migrate(
+        &self,
+        service: &str,
+        connection: Option<SocketAddr>,
+        to: Option<&str>,
+    ) -> Result<MoveOutcome, String> {
+        let name = &self.0.about().name;
+        if service != name {
+            return Err(unknown_service(service, &format!("there is: {name}")));
+        }
+        let results = self.0.migrate_all(connection, to).map_err(|error| error.to_string())?;
+        let mut outcome = MoveOutcome::default();
+        for (client, result) in results {
+            match result {
+                Ok(()) => outcome.moved += 1,
+                Err(failure) => outcome.failed.push(MovedConnection { client, why: failure.to_string() }),
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+impl<A: Movable + 'static> Answers for Control<A> {
+    type Request = Request;
+    const NOT_A_REQUEST: &'static str = "not a request to a server";
+
+    fn needs(request: &Request) -> Rights {
+        match request {
+            Request::Status {} => Rights::Read,
+            Request::Move { .. } => Rights::Operate,
+        }
+    }
+
+    fn answer(&self, request: Request) -> Result<Value, String> {
+        match request {
+            Request::Status {} => self.status().map(|status| json!(status)),
+            Request::Move { service, connection, to } => {
+                self.migrate(&service, connection, to.as_deref()).map(|outcome| json!(outcome))
+            }
+        }
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        if let Ok(status) = self.0.status() {
+            Declared::write(&METRICS, &status, out);
+        }
+    }
+
+    fn status_json(&self) -> String {
+        self.status().map_or_else(|why| json!({ "error": why }), |status| json!(status)).to_string()
+    }
+
+    fn health(&self) -> Result<(), String> {
+        self.status().map(|_| ())
+    }
+}
+
+const METRICS: [Declared<ServerStatus>; 2] = [
+    Declared::gauge("spillway_server_connections", &[], "Connections that are here.", |status, out| {
+        out.count(&[], status.connections as u64);
+    }),
+    Declared::counter(
+        "spillway_server_moves_total",
+        &["result"],
+        "Moves of connections, by result.",
+        |status, out| {
+            let moves = status.moves;
+            for (result, count) in [
+                ("moved", moves.moved),
+                ("imported", moves.imported),
+                ("kept", moves.kept),
+                ("returned", moves.returned),
+                ("let_go", moves.let_go),
+                ("refused", moves.refused),
+                ("lost", moves.lost),
+            ] {
+                out.count(&[result], count);
+            }
+        },
+    ),
+];

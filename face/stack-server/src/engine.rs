@@ -1,0 +1,150 @@
+//! The loop of a server's thread.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use spillway_moves::{Movable, Order, OrderResult, Server};
+use spillway_net::{Clock, Mailbox};
+use spillway_transport::Time;
+use spillway_xdp::{BATCH_FRAMES, Device, Driver, Endpoint, Endpoints, Queues, Turn};
+use tracing::{info, warn};
+
+use crate::datagrams::Datagrams;
+use crate::error::EngineError;
+use crate::interface::{self, Held, Opened};
+use crate::remote::{About, Remote, Waiters};
+use crate::settings::EngineSettings;
+use crate::station::Station;
+
+/// Interval at which the interface is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Wait for the device to take frames behind which a connection leaves.
+const SENT_WAIT: Duration = Duration::from_micros(20);
+/// Maximum time to send the resets of all connections when the engine ends.
+const ABORT_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// A server on one interface, for one thread.
+pub struct Engine<A> {
+    driver: Driver<Queues>,
+    station: Station<A>,
+    endpoints: Endpoints,
+    clock: Clock,
+    mailbox: Arc<Mailbox<A, Server>>,
+    waiters: Waiters,
+    about: Arc<About>,
+    check_at: Time,
+    _held: Held,
+}
+
+impl<A: Movable + 'static> Engine<A> {
+    /// Opens the interface in the calling thread's network namespace, and listens if this server is the service's
+    /// original owner.
+    ///
+    /// # Errors
+    /// The interface or the settings cannot be used, or privileges are missing.
+    pub fn start(settings: &EngineSettings, application: A) -> Result<Engine<A>, EngineError> {
+        if let Some(moves) = &settings.moves {
+            interface::check_peers(&moves.peers)?;
+        }
+        let clock = Clock::start();
+        let Opened { sockets, endpoints, kernel, server, held, place, mode, own } =
+            interface::open(settings, &clock)?;
+        let datagrams = settings.moves.as_ref().zip(own.as_ref());
+        let datagrams = datagrams.map(|(moves, own)| Datagrams::open(moves, own)).transpose()?;
+        let about = About::new(settings, own, place, mode);
+        let station = Station { server, application, kernel, datagrams, read_at: Time::ZERO, error: None };
+        Ok(Engine {
+            driver: Driver::new(Queues::new(sockets)),
+            station,
+            endpoints,
+            clock,
+            mailbox: Arc::new(Mailbox::new().map_err(EngineError::Host)?),
+            waiters: Waiters::default(),
+            about: Arc::new(about),
+            check_at: Time::ZERO,
+            _held: held,
+        })
+    }
+
+    /// A handle for orders from other threads.
+    pub fn remote(&self) -> Remote<A> {
+        Remote::new(self.mailbox.remote(), self.waiters.clone(), Arc::clone(&self.about))
+    }
+
+    /// Runs until a [`Remote`] stops it; then resets the connections.
+    ///
+    /// # Errors
+    /// The interface has changed, or the system has failed.
+    pub fn run(&mut self) -> io::Result<()> {
+        while !self.mailbox.is_stopped() {
+            let now = self.clock.now();
+            if now >= self.check_at {
+                self.check_at = now + CHECK_INTERVAL;
+                self.endpoints.adapter().check()?;
+            }
+            if self.turn(now)? == Turn::Idle {
+                self.wait()?;
+            }
+        }
+        self.abort_connections()
+    }
+
+    fn turn(&mut self, now: Time) -> io::Result<Turn> {
+        if self.mailbox.has_commands() {
+            for command in self.mailbox.take() {
+                command(now, &mut self.station.application, &mut self.station.server);
+            }
+        }
+        let turn = self.driver.turn(now, &mut self.station)?;
+        self.station.finish_turn(now, !self.driver.device().has_unsent());
+        while let Some((order, result)) = self.station.server.poll_result() {
+            self.report(&order, result);
+        }
+        let error = self.station.error.take().or_else(|| self.station.kernel.take_error());
+        error.map_or(Ok(turn), Err)
+    }
+
+    fn report(&self, order: &Order, result: OrderResult) {
+        let (client, to) = (order.flow.client(), self.about.name_of(order.to));
+        match result {
+            OrderResult::Ended(spillway_handoff::MoveResult::Moved) => info!(%client, to, "connection moved"),
+            other => warn!(%client, to, result = ?other, "connection not moved"),
+        }
+        self.waiters.report(&order.flow, result);
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let due = self.station.poll_timeout().map(|at| at.since(self.clock.now()));
+        let exports = self.station.server.has_exports().then_some(SENT_WAIT);
+        let timeout = [due, exports].into_iter().flatten().min();
+        let wakes: Vec<BorrowedFd<'_>> =
+            std::iter::once(self.mailbox.as_fd()).chain(self.station.wakes()).collect();
+        if self.driver.device_mut().wait(timeout, &wakes)? {
+            self.mailbox.clear_wake();
+            self.station.handle_wake();
+        }
+        Ok(())
+    }
+
+    /// Resets the remaining connections, as a kernel does when a process ends.
+    fn abort_connections(&mut self) -> io::Result<()> {
+        let until = self.clock.now() + ABORT_TIME_MAX;
+        loop {
+            let now = self.clock.now();
+            let stack = self.station.server.connections_mut().stack_mut();
+            let aborted = stack.abort_unfinished(BATCH_FRAMES);
+            while self.driver.send(now, &mut self.station)? == Turn::Busy {}
+            if aborted == 0 || now >= until {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl<A> Drop for Engine<A> {
+    fn drop(&mut self) {
+        self.mailbox.close();
+    }
+}

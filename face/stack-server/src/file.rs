@@ -1,0 +1,133 @@
+//! The section `[moves]` of a server's file: the switch, the keys and all servers of the service.
+//!
+//! ```toml
+//! [moves]
+//! switch = "10.0.0.1:9511"          # `control` of the switch
+//! key_file = "a.key"                # `key_file` of this server in the switch's configuration
+//! peers_key_file = "peers.key"      # the same key on all servers
+//! owner_timeout = "1s"              # as in the switch's configuration
+//!
+//! [[moves.peer]]                    # one for each server, this one included
+//! name = "a"
+//! id = 1
+//! address = "10.0.0.5:7720"
+//! mac = "02:00:00:00:00:05"
+//! place = "10.0.0.5:11211"
+//! ```
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use spillway_keys::read_key_file;
+use spillway_values::{parse_duration, parse_mac};
+use spillway_wire::switch::ServerId;
+
+use crate::error::EngineError;
+use crate::settings::{MoveSettings, PeerServer};
+
+const OWNER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+/// Servers that a switch can have.
+const PEERS_MAX: usize = 255;
+
+/// The section `[moves]`, with the paths of its key files.
+#[derive(Clone, Debug)]
+pub struct MovesFile {
+    path: PathBuf,
+    section: Section,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    moves: Section,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Section {
+    switch: Option<SocketAddr>,
+    key_file: Option<PathBuf>,
+    peers_key_file: PathBuf,
+    owner_timeout: Option<String>,
+    #[serde(default, rename = "peer")]
+    peers: Vec<Peer>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Peer {
+    name: String,
+    id: u8,
+    address: SocketAddr,
+    mac: String,
+    place: SocketAddr,
+}
+
+impl MovesFile {
+    /// Reads a file. Paths in it are relative to its directory.
+    ///
+    /// # Errors
+    /// The file cannot be read or parsed: the error has the line and the column.
+    pub fn read(path: &Path) -> Result<MovesFile, EngineError> {
+        let text = fs::read_to_string(path)
+            .map_err(|error| EngineError::File(path.to_owned(), format!("cannot be read: {error}")))?;
+        MovesFile::parse(path, &text)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<MovesFile, EngineError> {
+        let error = |what: String| EngineError::File(path.to_owned(), what);
+        let File { moves: section } = toml::from_str(text).map_err(|why| error(why.to_string()))?;
+        if section.peers.len() > PEERS_MAX {
+            return Err(error(format!("{} [[moves.peer]], at most {PEERS_MAX}", section.peers.len())));
+        }
+        Ok(MovesFile { path: path.to_owned(), section })
+    }
+
+    /// The settings; the keys are read. `switch` and `key_file` have precedence over those of the file.
+    ///
+    /// # Errors
+    /// A value is missing or not valid, or a key file cannot be read.
+    pub fn settings(
+        &self,
+        switch: Option<SocketAddr>,
+        key_file: Option<&Path>,
+    ) -> Result<MoveSettings, EngineError> {
+        let error = |what: String| EngineError::File(self.path.clone(), what);
+        let section = &self.section;
+        let directory = self.path.parent().unwrap_or(Path::new(""));
+        let switch = switch.or(section.switch).ok_or_else(|| {
+            error("give `switch` in [moves]: the address for control messages of the switch".into())
+        })?;
+        let in_file = section.key_file.as_ref().map(|path| directory.join(path));
+        let key_file = key_file.map(Path::to_owned).or(in_file).ok_or_else(|| {
+            error("give `key_file` in [moves]: the key that this server shares with the switch".into())
+        })?;
+        let owner_timeout = match &section.owner_timeout {
+            Some(text) => parse_duration(text).map_err(|why| error(format!("owner_timeout: {why}")))?,
+            None => OWNER_TIMEOUT_DEFAULT,
+        };
+        Ok(MoveSettings {
+            switch,
+            key: read_key_file(key_file).map_err(EngineError::Key)?.switch_key(),
+            peers_key: read_key_file(directory.join(&section.peers_key_file)).map_err(EngineError::Key)?,
+            peers: section.peers.iter().map(peer).collect::<Result<_, _>>().map_err(error)?,
+            owner_timeout,
+        })
+    }
+}
+
+fn peer(peer: &Peer) -> Result<PeerServer, String> {
+    if peer.id == 0 {
+        return Err(format!("server {:?}: `id` is 1 to 255", peer.name));
+    }
+    Ok(PeerServer {
+        name: peer.name.clone(),
+        id: ServerId(peer.id),
+        address: peer.address,
+        mac: parse_mac(&peer.mac).map_err(|why| format!("server {:?}: mac: {why}", peer.name))?,
+        place: peer.place,
+    })
+}

@@ -1,0 +1,187 @@
+//! Opens the interface with its steering program, and makes the stack and the agent.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, SystemTime};
+
+use spillway_bpf::{AddressRule, Mode};
+use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings};
+use spillway_moves::Server;
+use spillway_net::Clock;
+use spillway_tcp::isn::Key;
+use spillway_tcp::{Listener, OwnAddress, Resolver, Settings, Stack};
+use spillway_transport::{Time, Transport};
+use spillway_wire::handoff::Run;
+use spillway_wire::packet::ethernet::Mac;
+use spillway_xdp::{Adapter, Endpoints, Interface, KernelSide, Lease, Socket, SocketOptions, reserve};
+
+use crate::error::EngineError;
+use crate::settings::{EngineSettings, MoveSettings, PeerServer};
+
+/// Heartbeats leave at this part of `owner_timeout`: the agent becomes mute after half of it without an answer.
+const HEARTBEATS: u32 = 10;
+/// Time after the end of a connection until its flow is released at the switch: the last segments may be repeated in it.
+const RELEASE_AFTER: Duration = Duration::from_secs(5);
+/// This part of the connections can only be imported, so that clients cannot prevent moves to this server.
+const IMPORT_SHARE: u32 = 16;
+/// Bytes of an Ethernet and of an IPv6 address's prefix, if the interface does not have the address.
+const PREFIX_UNKNOWN: (u8, u8) = (32, 128);
+
+/// An opened interface, with the stack and the agent.
+pub(crate) struct Opened {
+    pub(crate) sockets: Vec<Socket>,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) kernel: KernelSide,
+    pub(crate) server: Server,
+    pub(crate) held: Held,
+    pub(crate) place: SocketAddr,
+    pub(crate) mode: Mode,
+    /// This server among its peers.
+    pub(crate) own: Option<PeerServer>,
+}
+
+/// What keeps packets of the service's port with the stack.
+pub(crate) struct Held {
+    _lease: Lease,
+    /// A bound socket that never listens.
+    _reserved: OwnedFd,
+}
+
+/// Opens the interface in the calling thread's network namespace.
+pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, EngineError> {
+    let interface = Interface::find(&settings.interface)
+        .map_err(|error| EngineError::Adapter(spillway_xdp::AdapterError::Interface(error)))?;
+    let own = settings.moves.as_ref().map(|moves| own_peer(moves, &interface, settings.service));
+    let own = own.transpose()?;
+    let place = own.as_ref().map_or(settings.service, |own| own.place);
+    let reserved = reserve(place).map_err(|error| EngineError::Port(place, error))?;
+    let mut adapter = Adapter::open(&settings.interface, SocketOptions::default(), |steer| {
+        steer.set_address(place.ip(), &AddressRule { ports: None, is_separate: false })
+    })
+    .map_err(EngineError::Adapter)?;
+    let (mode, sockets) = (adapter.mode(), adapter.take_sockets());
+    let endpoints = Endpoints::new(adapter);
+    let mut stack = Stack::new(Time::ZERO, stack_settings(settings, &interface, place, clock)?)
+        .map_err(EngineError::Stack)?;
+    // Elsewhere the listener stays closed: clients connect to the original owner only.
+    stack.set_listening(0, place == settings.service);
+    let agent = settings.moves.as_ref().zip(own.as_ref());
+    let agent = agent.map(|(moves, own)| agent_of(settings, moves, own, clock.now())).transpose()?;
+    let kernel = KernelSide::open(&interface).map_err(EngineError::Host)?;
+    let lease = endpoints.lease(place).map_err(EngineError::Program)?;
+    Ok(Opened {
+        sockets,
+        endpoints,
+        kernel,
+        server: Server::new(stack, agent, [settings.service.into()]),
+        held: Held { _lease: lease, _reserved: reserved },
+        place,
+        mode,
+        own,
+    })
+}
+
+/// This server among its peers, by its Ethernet address.
+fn own_peer(
+    moves: &MoveSettings,
+    interface: &Interface,
+    service: SocketAddr,
+) -> Result<PeerServer, EngineError> {
+    let no_own_peer = || EngineError::NoOwnPeer { interface: interface.name.clone(), mac: interface.mac };
+    let own = moves.peers.iter().find(|peer| peer.mac == interface.mac).ok_or_else(no_own_peer)?;
+    if own.place.is_ipv4() != service.is_ipv4() {
+        return Err(EngineError::Settings(format!(
+            "the place {} of server {:?} has another address family than the service {service}",
+            own.place, own.name
+        )));
+    }
+    Ok(own.clone())
+}
+
+fn stack_settings(
+    settings: &EngineSettings,
+    interface: &Interface,
+    place: SocketAddr,
+    clock: &Clock,
+) -> Result<Settings, EngineError> {
+    let mut key = [0; 16];
+    random(&mut key)?;
+    let networks = interface.networks().map_err(EngineError::Host)?;
+    let found = networks.iter().find(|(address, _)| *address == place.ip());
+    let unknown = if place.is_ipv4() { PREFIX_UNKNOWN.0 } else { PREFIX_UNKNOWN.1 };
+    let prefix = found.map_or(unknown, |(_, prefix)| *prefix);
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let defaults = Settings::new(interface.mac, place.ip(), prefix, Key(key));
+    Ok(Settings {
+        resolver: Resolver::Driver,
+        addresses: vec![OwnAddress::new(place.ip(), prefix)],
+        mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
+        listeners: vec![Listener { address: place, is_gated: false }],
+        connections_max: settings.connections_max.saturating_add(defaults.half_open_max),
+        connect_reserve: settings.connections_max / IMPORT_SHARE,
+        clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
+        ..defaults
+    })
+}
+
+fn agent_of(
+    settings: &EngineSettings,
+    moves: &MoveSettings,
+    own: &PeerServer,
+    now: Time,
+) -> Result<Agent, EngineError> {
+    let original = moves.peers.iter().find(|peer| peer.place == settings.service);
+    let original = original.ok_or(EngineError::NoOriginal(settings.service))?.id;
+    let service = Service { endpoint: settings.service.into(), place: own.place.into(), original };
+    Ok(Agent::new(
+        now,
+        AgentSettings {
+            id: own.id,
+            key: moves.key.clone(),
+            peers_key: moves.peers_key.clone(),
+            run: fresh_run()?,
+            mac: own.mac,
+            services: vec![service],
+            peers: moves.peers.iter().map(|peer| Peer { id: peer.id, mac: peer.mac }).collect(),
+            heartbeat: moves.owner_timeout / HEARTBEATS,
+            owner_timeout: moves.owner_timeout,
+            times: MoveTimes::default(),
+            time_wait: RELEASE_AFTER,
+            limits: Limits::default(),
+        },
+    ))
+}
+
+fn fresh_run() -> Result<Run, EngineError> {
+    loop {
+        let mut bytes = [0; 8];
+        random(&mut bytes)?;
+        if let Some(run) = Run::new(u64::from_ne_bytes(bytes)) {
+            return Ok(run);
+        }
+    }
+}
+
+fn random(bytes: &mut [u8]) -> Result<(), EngineError> {
+    getrandom::fill(bytes).map_err(|error| EngineError::Host(io::Error::other(error)))
+}
+
+/// The Ethernet addresses and names of servers are unique.
+pub(crate) fn check_peers(peers: &[PeerServer]) -> Result<(), EngineError> {
+    let twice = |what: &str| Err(EngineError::Settings(format!("two [[moves.peer]] have the {what}")));
+    for (index, peer) in peers.iter().enumerate() {
+        let others = &peers[..index];
+        let has = |same: fn(&PeerServer, &PeerServer) -> bool| others.iter().any(|other| same(other, peer));
+        if has(|one, other| one.name == other.name) {
+            return twice(&format!("name {:?}", peer.name));
+        }
+        if has(|one, other| one.id == other.id) {
+            return twice(&format!("id {}", peer.id));
+        }
+        if has(|one, other| one.mac == other.mac) || peer.mac == Mac::ZERO {
+            return twice(&format!("Ethernet address {}", peer.mac));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! A server on the user-level TCP stack (`spillway-tcp`) of one interface, whose live connections move to other servers
+//! through a switch (Capybara §3.3; docs/moves.md).
+//!
+//! The application is a [`Movable`]: an [`Application`](spillway_transport::Application) that also says when a connection
+//! may leave, and continues the ones that come ([`on_migrated`](Movable::on_migrated)). [`Engine::start`] opens the
+//! interface, [`Engine::run`] is the loop of its thread, and [`Remote`] gives orders from other threads:
+//! [`migrate`](Remote::migrate). [`Control`] answers `spillway move` and `spillway status` at an admin socket.
+//!
+//! - `settings`: what an engine needs; `file`: the section `[moves]` of a file
+//! - `interface`: the interface, its steering program, and the stack
+//! - `datagrams`: messages to and from the switch and other servers, over one socket of the kernel
+//! - `station`: stack, agent and application as the endpoint of a device
+//! - `engine`: the loop; `remote`: orders from other threads; `control`, `status`: the admin socket
+//! - `process`: all of this as a process: [`run`]
+#![forbid(unsafe_code)]
+
+mod control;
+mod datagrams;
+mod engine;
+mod error;
+mod file;
+mod interface;
+mod process;
+mod remote;
+mod settings;
+mod station;
+mod status;
+
+pub use control::{Control, MoveOutcome, MovedConnection, Request, send_request};
+pub use engine::Engine;
+pub use error::EngineError;
+pub use file::MovesFile;
+pub use process::{ProcessSettings, run};
+pub use remote::{MoveFailure, Remote};
+pub use settings::{EngineSettings, MoveSettings, PeerServer};
+pub use spillway_moves::{Arrival, Movable, OrderError, OrderResult};
+pub use spillway_wire::switch::ServerId;
+pub use status::{MoveCounts, ServerStatus};

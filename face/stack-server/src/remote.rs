@@ -1,0 +1,232 @@
+//! Orders from other threads.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use spillway_bpf::Mode;
+use spillway_moves::{Movable, Order, OrderError, OrderResult, Server};
+use spillway_net::Unreachable;
+use spillway_wire::switch::{Flow, ServerId};
+
+use crate::settings::{EngineSettings, PeerServer};
+use crate::status::ServerStatus;
+
+/// For this time a caller waits for the results of its orders. A move whose outcome the switch does not confirm takes longer.
+const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For this time a caller waits for the thread.
+const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What other threads know about a server.
+#[derive(Debug)]
+pub(crate) struct About {
+    pub(crate) name: String,
+    pub(crate) service: SocketAddr,
+    pub(crate) interface: String,
+    pub(crate) place: SocketAddr,
+    pub(crate) mode: Mode,
+    pub(crate) own: Option<String>,
+    peers: Vec<PeerServer>,
+}
+
+impl About {
+    pub(crate) fn new(
+        settings: &EngineSettings,
+        own: Option<PeerServer>,
+        place: SocketAddr,
+        mode: Mode,
+    ) -> About {
+        About {
+            name: settings.name.clone(),
+            service: settings.service,
+            interface: settings.interface.clone(),
+            place,
+            mode,
+            own: own.map(|own| own.name),
+            peers: settings.moves.as_ref().map(|moves| moves.peers.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// The name of a server, for the log.
+    pub(crate) fn name_of(&self, id: Option<ServerId>) -> &str {
+        let peer = id.and_then(|id| self.peers.iter().find(|peer| peer.id == id));
+        peer.map_or("the least loaded server", |peer| &peer.name)
+    }
+
+    fn id_of(&self, name: &str) -> Option<ServerId> {
+        self.peers.iter().find(|peer| peer.name == name).map(|peer| peer.id)
+    }
+}
+
+/// Callers that wait for the results of orders, by flow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiters(Arc<Mutex<BTreeMap<Flow, Sender<(Flow, OrderResult)>>>>);
+
+impl Waiters {
+    fn add(&self, flow: Flow, results: Sender<(Flow, OrderResult)>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(flow, results);
+    }
+
+    pub(crate) fn report(&self, flow: &Flow, result: OrderResult) {
+        let waiter = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(flow);
+        if let Some(waiter) = waiter {
+            // Fails if the caller has not waited for so long.
+            let _ = waiter.send((*flow, result));
+        }
+    }
+}
+
+/// Why a connection has not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveFailure {
+    /// No server has this name.
+    UnknownServer,
+    /// The order was refused.
+    Order(OrderError),
+    /// The order has ended, but not as a move.
+    Result(OrderResult),
+    /// No result within five seconds: the switch does not answer.
+    Late,
+    /// The server's thread does not answer.
+    Unreachable,
+}
+
+impl fmt::Display for MoveFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MoveFailure::UnknownServer => f.write_str("no server has this name: see [[moves.peer]]"),
+            MoveFailure::Order(error) => error.fmt(f),
+            MoveFailure::Result(OrderResult::Ended(result)) => write!(f, "the move ended as {result:?}"),
+            MoveFailure::Result(OrderResult::Refused(error)) => error.fmt(f),
+            MoveFailure::Result(OrderResult::Busy) => {
+                f.write_str("no request of the connection has ended within a second")
+            }
+            MoveFailure::Result(OrderResult::Closed) => f.write_str("the connection has ended"),
+            MoveFailure::Late => {
+                f.write_str("the result is not known after 5 s: check the path to the switch")
+            }
+            MoveFailure::Unreachable => f.write_str("the server's thread does not answer"),
+        }
+    }
+}
+
+impl std::error::Error for MoveFailure {}
+
+/// The result of each order, by client.
+pub(crate) type Results = Vec<(SocketAddr, Result<(), MoveFailure>)>;
+
+/// A handle of a server that runs on another thread.
+pub struct Remote<A> {
+    thread: spillway_net::Remote<A, Server>,
+    waiters: Waiters,
+    about: Arc<About>,
+}
+
+impl<A> Clone for Remote<A> {
+    fn clone(&self) -> Remote<A> {
+        Remote { thread: self.thread.clone(), waiters: self.waiters.clone(), about: Arc::clone(&self.about) }
+    }
+}
+
+impl<A: Movable + 'static> Remote<A> {
+    pub(crate) fn new(
+        thread: spillway_net::Remote<A, Server>,
+        waiters: Waiters,
+        about: Arc<About>,
+    ) -> Remote<A> {
+        Remote { thread, waiters, about }
+    }
+
+    pub(crate) fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Ends the loop of the server's thread, which resets its connections.
+    pub fn stop(&self) {
+        self.thread.stop();
+    }
+
+    /// Whether the server's thread responds within this time.
+    pub fn responds(&self, within: Duration) -> bool {
+        self.thread.run_and_wait_timeout(within, |_, _, _| ()).is_ok()
+    }
+
+    /// Moves the connection of a client, and waits until the move has ended. `to`: a server's name; `None`: the switch
+    /// chooses the least loaded one. The move waits for the end of a request.
+    ///
+    /// # Errors
+    /// The connection has not moved.
+    pub fn migrate(&self, client: SocketAddr, to: Option<&str>) -> Result<(), MoveFailure> {
+        let results = self.migrate_all(Some(client), to)?;
+        results.into_iter().next().map_or(Err(MoveFailure::Late), |(_, result)| result)
+    }
+
+    /// As [`migrate`](Self::migrate); without a client all connections. At most 1,024 move at a time.
+    pub(crate) fn migrate_all(
+        &self,
+        client: Option<SocketAddr>,
+        to: Option<&str>,
+    ) -> Result<Results, MoveFailure> {
+        let to = to.map(|name| self.about.id_of(name).ok_or(MoveFailure::UnknownServer)).transpose()?;
+        let service = self.about.service;
+        let (sender, receiver) = channel();
+        let waiters = self.waiters.clone();
+        let order = move |_, _: &mut A, server: &mut Server| {
+            let flows: Vec<Flow> = match client {
+                Some(client) => Flow::new(client.into(), service.into()).into_iter().collect(),
+                None => server.connections().flows().collect(),
+            };
+            let mut results: Results = Vec::new();
+            let mut ordered = 0;
+            for flow in flows {
+                // The result comes after this command, on this thread.
+                match server.order(Order { flow, to }) {
+                    Ok(()) => {
+                        waiters.add(flow, sender.clone());
+                        ordered += 1;
+                    }
+                    Err(error) => results.push((flow.client().into(), Err(MoveFailure::Order(error)))),
+                }
+            }
+            (results, ordered)
+        };
+        let (mut results, ordered) = self
+            .thread
+            .run_and_wait_timeout(THREAD_TIMEOUT, order)
+            .map_err(|Unreachable| MoveFailure::Unreachable)?;
+        results.extend(wait_for_results(&receiver, ordered));
+        Ok(results)
+    }
+
+    /// The server's status.
+    ///
+    /// # Errors
+    /// The thread does not answer.
+    pub fn status(&self) -> Result<ServerStatus, MoveFailure> {
+        let about = Arc::clone(&self.about);
+        let status = move |_, _: &mut A, server: &mut Server| ServerStatus::of(&about, server);
+        self.thread
+            .run_and_wait_timeout(THREAD_TIMEOUT, status)
+            .map_err(|Unreachable| MoveFailure::Unreachable)
+    }
+}
+
+/// Waits for so many results.
+fn wait_for_results(receiver: &Receiver<(Flow, OrderResult)>, ordered: usize) -> Results {
+    use spillway_handoff::MoveResult;
+    let until = Instant::now() + RESULT_TIMEOUT;
+    let mut results = Vec::with_capacity(ordered);
+    while results.len() < ordered {
+        let left = until.saturating_duration_since(Instant::now());
+        let Ok((flow, result)) = receiver.recv_timeout(left) else { break };
+        let result = match result {
+            OrderResult::Ended(MoveResult::Moved) => Ok(()),
+            other => Err(MoveFailure::Result(other)),
+        };
+        results.push((flow.client().into(), result));
+    }
+    results
+}

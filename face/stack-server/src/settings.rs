@@ -1,0 +1,67 @@
+//! What an engine needs.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use spillway_auth::{Key, SwitchKey};
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::switch::ServerId;
+
+/// What an engine needs.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// The interface, which the stack shares with the kernel. One thread serves all of its queues.
+    pub interface: String,
+    /// The service's name, in orders and in the status.
+    pub name: String,
+    /// The address and port to which clients connect.
+    pub service: SocketAddr,
+    /// Maximum number of connections. Default 65,536.
+    pub connections_max: u32,
+    /// What moves need; `None`: no connection moves.
+    pub moves: Option<MoveSettings>,
+}
+
+impl EngineSettings {
+    /// A server without moves.
+    pub fn new(interface: &str, service: SocketAddr) -> EngineSettings {
+        EngineSettings {
+            interface: interface.to_owned(),
+            name: "service".to_owned(),
+            service,
+            connections_max: 65_536,
+            moves: None,
+        }
+    }
+}
+
+/// What moves need.
+#[derive(Clone, Debug)]
+pub struct MoveSettings {
+    /// The switch's address and port for control messages: an entry of `control` in its configuration.
+    pub switch: SocketAddr,
+    /// The key that this server shares with the switch.
+    pub key: SwitchKey,
+    /// The key that all servers of the service share: it seals what they send to each other.
+    pub peers_key: Key,
+    /// All servers of the service. The one with the interface's Ethernet address is this server.
+    pub peers: Vec<PeerServer>,
+    /// The switch's `owner_timeout`. Heartbeats leave ten times in it.
+    pub owner_timeout: Duration,
+}
+
+/// A server of the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerServer {
+    /// Its name, in orders and in the status.
+    pub name: String,
+    /// Its `id` in the switch's configuration.
+    pub id: ServerId,
+    /// The address and port at which it receives datagrams of the switch and of other servers.
+    pub address: SocketAddr,
+    /// The Ethernet address of its interface.
+    pub mac: Mac,
+    /// The address and port at which it has connections of the service. The server at the service's own address is the
+    /// original owner of all connections.
+    pub place: SocketAddr,
+}
