@@ -59,6 +59,13 @@ struct tcp {
 #define PLAIN_NETWORK sizeof(struct ethernet)
 #define PLAIN_TRANSPORT (PLAIN_NETWORK + sizeof(struct ipv4))
 
+/* Whether the packet is ICMP of its family, with the beginning of the message. */
+static __always_inline bool is_icmp(const struct frame *frame)
+{
+    return frame->parsed == PARSED_NO_PORTS &&
+           frame->packet.protocol == (frame->packet.is_ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP);
+}
+
 /* Sets `data` to the frame's first bytes; false if it is shorter. (Not a pointer that may be NULL, because without
  * CAP_PERFMON the program may not compare a pointer to the frame with 0.) */
 static __always_inline bool head(struct frame_context *context, __u32 bytes, void **data)

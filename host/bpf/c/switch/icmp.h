@@ -178,10 +178,7 @@ __noinline int about_flow_of_quote(struct xdp_md *context, struct frame *frame)
 
 static __always_inline bool may_be_error(const struct frame *frame)
 {
-    const struct packet *packet = &frame->packet;
-
-    return frame->parsed == PARSED_NO_PORTS && !packet->is_fragment &&
-           packet->protocol == (packet->is_ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP);
+    return is_icmp(frame) && !frame->packet.is_fragment;
 }
 
 #endif
