@@ -46,7 +46,8 @@ fn discovers_foreign(
     match kind {
         ROUTER_ADVERTISEMENT | REDIRECT => true,
         ADVERTISEMENT => {
-            let is_target_foreign = array(frame, at + TARGET_AT).is_ok_and(|target| is_foreign(Address(target)));
+            let is_target_foreign =
+                array(frame, at + TARGET_AT).is_ok_and(|target| is_foreign(Address(target)));
             is_foreign(packet.source) || is_target_foreign
         }
         kind => DISCOVERY.contains(&kind) && is_foreign(packet.source),
