@@ -85,8 +85,10 @@ fn three_capabilities_suffice_to_load_and_configure_the_program() {
         let request = control_frame(0, message(Kind::Get, 0, 1, 0));
         let answer = switch.control(&request).unwrap().expect("the program answers its daemon");
         assert_eq!(answer_of(0, &answer).status(), Ok(Status::NoEntry));
-        Switch::load_for_tests(&host_config(3), EPOCH)
-            .unwrap_or_else(|error| panic!("the same should suffice for host mode: {error}"));
+        for load in [Switch::load, Switch::load_for_tests] {
+            load(&host_config(3), EPOCH)
+                .unwrap_or_else(|error| panic!("the same should suffice for host mode: {error}"));
+        }
     };
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }
