@@ -3,6 +3,7 @@
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::address::Address;
+use crate::arrival::Arrival;
 use crate::config::{Port, PortId};
 use crate::parse::{Network, PROTOCOL_ICMPV6, Packet, Parsed, Upper, array, target_mac};
 use crate::rewrite;
@@ -19,12 +20,13 @@ pub(crate) fn is_link_local(target: Mac) -> bool {
 }
 
 /// Forwards an IP packet.
-pub(crate) fn plain(tables: &Tables, ingress: PortId, frame: &mut [u8], packet: &Packet) -> Decision {
-    frame_of(tables, ingress, frame, &Parsed::Ip(*packet))
+pub(crate) fn plain(tables: &Tables, arrival: &mut Arrival<'_>, packet: &Packet) -> Decision {
+    frame_of(tables, arrival, &Parsed::Ip(*packet))
 }
 
 /// Forwards a frame.
-pub(crate) fn frame_of(tables: &Tables, ingress: PortId, frame: &mut [u8], parsed: &Parsed) -> Decision {
+pub(crate) fn frame_of(tables: &Tables, arrival: &mut Arrival<'_>, parsed: &Parsed) -> Decision {
+    let (ingress, frame) = (arrival.port, &mut *arrival.frame);
     let Ok(target) = target_mac(frame) else { return Decision::drop(Verdict::DropShort) };
     if tables.port(ingress).is_some_and(|port| port.mac == target) {
         return match parsed {

@@ -13,14 +13,17 @@
 extern crate alloc;
 
 mod address;
+mod arrival;
 pub mod config;
 mod control;
+mod delivery;
 mod flow;
 mod forward;
 mod icmp;
 mod load;
 mod neighbour;
 mod parse;
+mod quote;
 mod replay;
 mod rewrite;
 mod state;

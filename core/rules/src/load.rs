@@ -116,9 +116,9 @@ impl Owners {
         self.timeout = timeout;
     }
 
-    /// Ends the term of a server that is no longer configured.
+    /// Forgets the term and the sequence numbers of a server that is no longer configured, or has another key.
     pub(crate) fn forget(&mut self, server: ServerId) {
-        self.owner_mut(server).term = 0;
+        *self.owner_mut(server) = Owner::default();
     }
 
     /// The term of a server; 0: no owner.

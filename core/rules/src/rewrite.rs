@@ -7,8 +7,8 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::Endpoint;
 
 use crate::address::Address;
-use crate::icmp::Quote;
 use crate::parse::{Network, PROTOCOL_UDP, Packet, Transport, array, u16_at};
+use crate::quote::Quote;
 
 const IPV4_HOP_LIMIT_AT: usize = 8;
 const IPV4_CHECKSUM_AT: usize = 10;

@@ -4,7 +4,9 @@ use alloc::vec::Vec;
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::HEADER_BYTES;
+use spillway_wire::switch::ServerId;
 
+use crate::arrival::Arrival;
 use crate::config::{Config, ConfigError, PortId};
 use crate::control;
 use crate::flow::{FlowView, Flows, Generations};
@@ -13,6 +15,7 @@ use crate::icmp;
 use crate::load::{OwnerView, Owners};
 use crate::neighbour;
 use crate::parse::{Packet, Parsed, Transport, Upper, parse, target_mac};
+use crate::quote::quote;
 use crate::state::State;
 use crate::tables::{Keyed, Tables};
 use crate::tcp;
@@ -59,20 +62,24 @@ impl Switch {
         decision
     }
 
-    /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay; a server that is not
-    /// configured any more is no owner, so that its flows return to their original owners.
+    /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay. A server that is not
+    /// configured any more, or has another key, is no owner, so that its flows return to their original owners. Its
+    /// sequence numbers are forgotten: with another key they may begin anew.
     ///
     /// # Errors
     /// The first fault of the new configuration; the old one stays.
     pub fn reload(&mut self, config: Config) -> Result<(), ConfigError> {
         config.check()?;
         self.state.owners.set_timeout(config.owner_timeout);
-        self.tables = Tables::new(config, &self.hash);
-        for owner in self.owners(Time::ZERO) {
-            if self.tables.sender(owner.server).is_none() {
-                self.state.owners.forget(owner.server);
+        let tables = Tables::new(config, &self.hash);
+        let key = |tables: &Tables, server| tables.sender(server).map(|sender| sender.key.clone());
+        for server in (1..=u8::MAX).map(ServerId) {
+            let key_after = key(&tables, server);
+            if key_after.is_none() || key_after != key(&self.tables, server) {
+                self.state.owners.forget(server);
             }
         }
+        self.tables = tables;
         Ok(())
     }
 
@@ -120,26 +127,29 @@ impl Switch {
         }
         let Ok(parsed) = parsed else { return Decision::drop(Verdict::DropShort) };
         let is_server_port = self.tables.is_server_port(port);
+        let mut arrival = Arrival { now, port, frame };
         match &parsed {
             Parsed::Ip(packet @ Packet { upper: Upper::Tcp(segment), .. }) => {
-                self.handle_tcp(now, port, frame, packet, segment)
+                self.handle_tcp(&mut arrival, packet, segment)
             }
             // These may carry TCP behind headers that are not parsed: the check of the owner (rule 4a) is not possible.
             Parsed::ManyTags | Parsed::Ip(Packet { upper: Upper::LongChain, .. }) if is_server_port => {
                 Decision::drop(Verdict::DropNotOwner)
             }
-            _ if is_server_port && neighbour::announces_foreign(&self.tables, port, frame, &parsed) => {
+            _ if is_server_port
+                && neighbour::announces_foreign(&self.tables, port, arrival.frame, &parsed) =>
+            {
                 Decision::drop(Verdict::DropAnnouncement)
             }
-            Parsed::Ip(packet) => match icmp::quote(frame, packet) {
+            Parsed::Ip(packet) => match quote(arrival.frame, packet) {
                 Some(quote) => {
                     let Switch { tables, state, .. } = self;
-                    icmp::handle(tables, state, now, port, frame, packet, &quote)
+                    icmp::handle(tables, state, &mut arrival, packet, &quote)
                 }
-                None => forward::plain(&self.tables, port, frame, packet),
+                None => forward::plain(&self.tables, &mut arrival, packet),
             },
             Parsed::Arp(_) | Parsed::Other | Parsed::ManyTags => {
-                forward::frame_of(&self.tables, port, frame, &parsed)
+                forward::frame_of(&self.tables, &mut arrival, &parsed)
             }
         }
     }
@@ -151,21 +161,14 @@ impl Switch {
         (!udp.is_fragment && self.tables.is_control(udp.target)).then_some((packet, udp))
     }
 
-    fn handle_tcp(
-        &mut self,
-        now: Time,
-        port: PortId,
-        frame: &mut [u8],
-        packet: &Packet,
-        segment: &Transport,
-    ) -> Decision {
+    fn handle_tcp(&mut self, arrival: &mut Arrival<'_>, packet: &Packet, segment: &Transport) -> Decision {
         let Switch { tables, state, .. } = self;
         // The source decides first. A segment of a server that is a client of another service has no place as its
         // source.
-        let place = if tables.is_server_port(port) { tables.place(segment.source) } else { None };
+        let place = if tables.is_server_port(arrival.port) { tables.place(segment.source) } else { None };
         match place {
-            Some(&place) => tcp::from_place(tables, state, now, port, frame, (packet, segment), place),
-            None => tcp::from_client(tables, state, now, port, frame, packet, segment),
+            Some(&place) => tcp::from_place(tables, state, arrival, (packet, segment), place),
+            None => tcp::from_client(tables, state, arrival, packet, segment),
         }
     }
 }

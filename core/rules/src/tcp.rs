@@ -1,13 +1,14 @@
 //! TCP packets of flows (rule 4): of the servers' packets only the owner's pass; clients' packets go to the owner, or
 //! to the target while the flow is held.
 
-use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
 
-use crate::config::{Place, PortId};
-use crate::flow::{FlowKey, Site};
+use crate::arrival::Arrival;
+use crate::config::Place;
+use crate::delivery::{self, Receiver};
+use crate::flow::FlowKey;
 use crate::forward;
-use crate::parse::{Packet, Segment, Short, Transport, source_mac, target_mac};
+use crate::parse::{Packet, Segment, Short, Transport, source_mac};
 use crate::rewrite::{self, End};
 use crate::state::State;
 use crate::tables::Tables;
@@ -25,19 +26,17 @@ enum Source {
 pub(crate) fn from_place(
     tables: &Tables,
     state: &mut State,
-    now: Time,
-    port: PortId,
-    frame: &mut [u8],
+    arrival: &mut Arrival<'_>,
     (packet, tcp): (&Packet, &Transport),
     place: Place,
 ) -> Decision {
-    match check_source(tables, state, now, port, frame, (packet, tcp), place) {
+    match check_source(tables, state, arrival, (packet, tcp), place) {
         Err(verdict) => Decision::drop(verdict),
-        Ok(Source::Original) => forward::plain(tables, port, frame, packet),
+        Ok(Source::Original) => forward::plain(tables, arrival, packet),
         Ok(Source::Owner { original_mac }) => {
-            rewrite::set_tcp_end(frame, packet.network, tcp, End::Source, place.service);
-            rewrite::set_source_mac(frame, original_mac);
-            let decision = forward::plain(tables, port, frame, packet);
+            rewrite::set_tcp_end(arrival.frame, packet.network, tcp, End::Source, place.service);
+            rewrite::set_source_mac(arrival.frame, original_mac);
+            let decision = forward::plain(tables, arrival, packet);
             match decision.verdict {
                 Verdict::Switched | Verdict::Routed => Decision { verdict: Verdict::FromOwner, ..decision },
                 _ => decision,
@@ -51,12 +50,11 @@ pub(crate) fn from_place(
 fn check_source(
     tables: &Tables,
     state: &mut State,
-    now: Time,
-    port: PortId,
-    frame: &[u8],
+    arrival: &Arrival<'_>,
     (packet, tcp): (&Packet, &Transport),
     place: Place,
 ) -> Result<Source, Verdict> {
+    let &Arrival { now, port, ref frame } = arrival;
     let mac = source_mac(frame).map_err(|Short| Verdict::DropShort)?;
     let server_on_port = |server| tables.sender(server).filter(|server| server.port == port);
     let key = FlowKey { client: tcp.target, service: place.service };
@@ -82,58 +80,28 @@ fn check_source(
 pub(crate) fn from_client(
     tables: &Tables,
     state: &mut State,
-    now: Time,
-    port: PortId,
-    frame: &mut [u8],
+    arrival: &mut Arrival<'_>,
     packet: &Packet,
     tcp: &Transport,
 ) -> Decision {
     let key = FlowKey { client: tcp.source, service: tcp.target };
-    let Some(entry) = state.settled(key, now) else {
-        return forward::plain(tables, port, frame, packet);
+    let Some(entry) = state.settled(key, arrival.now) else {
+        return forward::plain(tables, arrival, packet);
     };
-    let is_opening = packet.segment(frame, tcp).is_ok_and(|segment| segment.flags.is_opening());
+    let is_opening = packet.segment(arrival.frame, tcp).is_ok_and(|segment| segment.flags.is_opening());
     if is_opening && entry.is_closed() {
         state.flows.remove(&key);
-        return forward::plain(tables, port, frame, packet);
+        return forward::plain(tables, arrival, packet);
     }
-    let segment = match unfragmented(frame, packet, tcp) {
+    let segment = match unfragmented(arrival.frame, packet, tcp) {
         Ok(segment) => segment,
         Err(verdict) => return Decision::drop(verdict),
     };
-    entry.client_packet(now, &segment);
-    let (site, is_held) = (*entry.receiver(), entry.is_held());
-    to_site(tables, port, frame, packet, &site, is_held, |frame| {
+    entry.client_packet(arrival.now, &segment);
+    let receiver = Receiver::of(entry);
+    delivery::to_site(tables, arrival, packet, &receiver, |frame, site| {
         rewrite::set_tcp_end(frame, packet.network, tcp, End::Target, site.at);
     })
-}
-
-/// Sends a packet to a server of a flow. `rewrite` writes the address and port at which the server has the connection.
-pub(crate) fn to_site(
-    tables: &Tables,
-    port: PortId,
-    frame: &mut [u8],
-    packet: &Packet,
-    site: &Site,
-    is_held: bool,
-    rewrite: impl FnOnce(&mut [u8]),
-) -> Decision {
-    let Some(egress) = tables.sender(site.server).map(|server| server.port) else {
-        return Decision::drop(Verdict::DropUnknownStation);
-    };
-    if egress == port {
-        return Decision::drop(Verdict::DropSamePort);
-    }
-    let own_mac = tables.port(port).map(|port| port.mac);
-    if target_mac(frame).ok() == own_mac {
-        if rewrite::hop_limit(frame, packet.network) <= 1 {
-            return Decision::pass();
-        }
-        forward::route_through(tables, frame, packet.network, egress);
-    }
-    rewrite(frame);
-    rewrite::set_target_mac(frame, site.mac);
-    Decision::to(if is_held { Verdict::ToTarget } else { Verdict::ToOwner }, egress)
 }
 
 /// The segment of a packet that can be rewritten: a whole packet with a complete TCP header.

@@ -151,7 +151,7 @@ pub(crate) mod memory {
                 service: endpoint("10.0.0.5:11211"),
                 state: FlowState::Owned,
                 generation: 7,
-                replaced: u64::MAX,
+                repeat_generation: u64::MAX,
                 owner: site(server),
                 target: None,
                 original: site(1),

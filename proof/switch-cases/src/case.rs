@@ -96,7 +96,7 @@ pub struct FlowCheck {
     /// Last packet.
     pub last_packet_ns: Option<u64>,
     /// The generation that the last *prepare* named.
-    pub replaced: Option<u64>,
+    pub repeat_generation: Option<u64>,
     /// End of the client's FIN.
     pub claim: Option<u32>,
     /// FIN of the client, acknowledged.

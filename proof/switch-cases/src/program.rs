@@ -90,7 +90,7 @@ fn row(flow: &FlowEntry) -> FlowRow {
         service: flow.service.into(),
         state: flow.state as u8,
         generation: flow.generation,
-        replaced: flow.replaced,
+        repeat_generation: flow.repeat_generation,
         owner: site(&flow.owner),
         target: flow.target.as_ref().map(site),
         original: site(&flow.original),

@@ -54,7 +54,7 @@ impl Switch for Rules {
             service: flow.service.into(),
             state: flow.state as u8,
             generation: flow.generation,
-            replaced: flow.replaced.unwrap_or(u64::MAX),
+            repeat_generation: flow.repeat_generation.unwrap_or(u64::MAX),
             owner: site(&flow.owner),
             target: flow.target.as_ref().map(site),
             original: site(&flow.original),

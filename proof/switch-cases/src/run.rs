@@ -176,7 +176,11 @@ impl FlowCheck {
         check("original", self.original.is_none_or(|original| original == site(flow.original)));
         check("deadline", self.deadline_ns.is_none_or(|deadline| deadline == flow.deadline_ns));
         check("last packet", self.last_packet_ns.is_none_or(|last| last == flow.last_packet_ns));
-        check("replaced", self.replaced.is_none_or(|replaced| replaced == flow.replaced));
+        check(
+            "repeat-generation",
+            self.repeat_generation
+                .is_none_or(|repeat_generation| repeat_generation == flow.repeat_generation),
+        );
         check("claim", self.claim == flow.claim);
         check("client fin", self.client_fin == flow.client_fin);
         check("owner fin", self.owner_fin == flow.owner_fin);

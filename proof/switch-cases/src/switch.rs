@@ -96,7 +96,7 @@ pub struct FlowRow {
     /// Generation.
     pub generation: u64,
     /// Generation that the last *prepare* named.
-    pub replaced: u64,
+    pub repeat_generation: u64,
     /// Owner.
     pub owner: Site,
     /// Target, if asked or held.
@@ -123,12 +123,12 @@ impl fmt::Debug for FlowRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} > {}: {} generation {} replaced {}",
+            "{} > {}: {} generation {} repeat generation {}",
             self.client,
             self.service,
             name(&STATES, self.state),
             self.generation,
-            self.replaced
+            self.repeat_generation
         )?;
         writeln!(f, "  owner {:?}", self.owner)?;
         writeln!(f, "  target {:?}", self.target)?;

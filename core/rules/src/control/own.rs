@@ -38,7 +38,9 @@ pub(super) fn own(state: &mut State, request: &Request) -> Result<(), Status> {
     }
     let pending_move = match entry.stage() {
         // A repetition: the answer may have been lost.
-        Stage::Owned if as_owner == Relation::Same && entry.replaced() == request.generation => return Ok(()),
+        Stage::Owned if as_owner == Relation::Same && entry.repeat_generation() == request.generation => {
+            return Ok(());
+        }
         Stage::Owned => return Err(Status::Stale),
         Stage::Asked(pending_move) | Stage::Held(pending_move) => pending_move,
     };

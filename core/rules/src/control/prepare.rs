@@ -89,7 +89,7 @@ pub(super) fn prepared(context: &Context<'_>, state: &mut State, request: &Reque
 fn repeated_target(entry: &Entry, request: &Request, term: u64) -> Option<Site> {
     let (Stage::Asked(pending_move) | Stage::Held(pending_move)) = entry.stage() else { return None };
     let is_owner = entry.relation_to_owner(request.sender, term) == Relation::Same;
-    (is_owner && entry.replaced() == request.generation).then_some(pending_move.target)
+    (is_owner && entry.repeat_generation() == request.generation).then_some(pending_move.target)
 }
 
 /// Whether a flow without entry is the sender's to move.

@@ -10,8 +10,8 @@ use crate::load::Owners;
 use crate::parse::Segment;
 use crate::times::Activity;
 
-/// Value of [`Entry::replaced`] that no message can name: after *hold*, and after a return to the original owner.
-pub(crate) const REPLACED_NONE: u64 = u64::MAX;
+/// Value of [`Entry::repeat_generation`] that no message can name: after *hold*, and after a return to the original owner.
+pub(crate) const REPEAT_NONE: u64 = u64::MAX;
 
 /// Identifies a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,8 +122,8 @@ pub(crate) struct Entry {
     stage: Stage,
     generation: u64,
     /// Recognizes the repetition of a message whose answer was lost: the generation that the message names. See
-    /// [`Entry::replaced()`].
-    replaced: u64,
+    /// [`Entry::repeat_generation()`].
+    repeat_generation: u64,
     owner: Site,
     original: Site,
     last_packet: Time,
@@ -145,7 +145,7 @@ impl Entry {
             service,
             stage: Stage::Asked(pending_move),
             generation,
-            replaced: 0,
+            repeat_generation: 0,
             owner: original,
             // Its term does not matter: the flow could only return to itself.
             original: Site { term: 0, ..original },
@@ -179,9 +179,9 @@ impl Entry {
     }
 
     /// Asked, or held after that: the generation that *prepare* named, 0 without an entry. Owned: the generation that
-    /// the entry had during the last move. After *hold*, or a return to the original owner: [`REPLACED_NONE`].
-    pub(crate) fn replaced(&self) -> u64 {
-        self.replaced
+    /// the entry had during the last move. After *hold*, or a return to the original owner: [`REPEAT_NONE`].
+    pub(crate) fn repeat_generation(&self) -> u64 {
+        self.repeat_generation
     }
 
     pub(crate) fn owner(&self) -> &Site {
@@ -256,7 +256,7 @@ impl Entry {
     /// A target is asked to import the connection.
     pub(crate) fn ask(&mut self, pending_move: Move, generation: u64) {
         debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
-        self.replaced = self.generation;
+        self.repeat_generation = self.generation;
         (self.stage, self.generation) = (Stage::Asked(pending_move), generation);
     }
 
@@ -272,7 +272,7 @@ impl Entry {
     /// The owner directs packets to a target without *prepare*.
     pub(crate) fn hold(&mut self, pending_move: Move, generation: u64) {
         debug_assert_eq!(self.stage, Stage::Owned, "a move begins when no other one is under way");
-        self.replaced = REPLACED_NONE;
+        self.repeat_generation = REPEAT_NONE;
         (self.stage, self.generation) = (Stage::Held(pending_move), generation);
     }
 
@@ -284,7 +284,7 @@ impl Entry {
 
     /// The move has ended: `owner` owns the flow.
     pub(crate) fn own(&mut self, owner: Site, generation: u64) {
-        self.replaced = self.generation;
+        self.repeat_generation = self.generation;
         (self.stage, self.owner, self.generation) = (Stage::Owned, owner, generation);
     }
 
@@ -344,7 +344,7 @@ impl Entry {
         let has_moved = self.owner.server != self.original.server;
         if has_moved && !self.is_held() && !self.owner.alive_or_end_term(owners, now) {
             self.own(self.original, generations.next());
-            self.replaced = REPLACED_NONE;
+            self.repeat_generation = REPEAT_NONE;
         }
     }
 }

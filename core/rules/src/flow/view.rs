@@ -4,7 +4,7 @@ use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, FlowState, ServerId};
 
-use super::{Entry, FlowKey, REPLACED_NONE, Site, Stage};
+use super::{Entry, FlowKey, REPEAT_NONE, Site, Stage};
 
 /// Where a server has the connection of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct FlowView {
     pub generation: u64,
     /// Asked, or held after that: the generation that *prepare* named. Owned: the generation that the entry had during
     /// the last move. `None` after *hold*, and after a return to the original owner.
-    pub replaced: Option<u64>,
+    pub repeat_generation: Option<u64>,
     /// The owner.
     pub owner: SiteView,
     /// The target of a move.
@@ -66,7 +66,8 @@ impl FlowView {
             service: key.service,
             state: entry.state(),
             generation: entry.generation(),
-            replaced: Some(entry.replaced()).filter(|replaced| *replaced != REPLACED_NONE),
+            repeat_generation: Some(entry.repeat_generation())
+                .filter(|generation| *generation != REPEAT_NONE),
             owner: SiteView::from(entry.owner()),
             target: entry.target().map(SiteView::from),
             original: SiteView::from(entry.original()),

@@ -218,6 +218,42 @@ fn a_server_that_a_reload_removes_loses_its_flows() {
     assert_eq!(world.client_sends(ACK).0.verdict, Verdict::ToOwner);
 }
 
+/// A server with another key is another sender: its sequence numbers may begin anew, and it must say hello. Nothing of
+/// the other servers is forgotten.
+#[test]
+fn a_reload_forgets_the_sequence_numbers_of_a_removed_server_and_of_one_with_another_key() {
+    let without_server_2 = || {
+        let mut config = config();
+        config.servers.retain(|server| server.id != ServerId(2));
+        config.places.retain(|place| place.server != ServerId(2));
+        config
+    };
+    let with_another_key = || {
+        let mut config = config();
+        config.servers[1].key = spillway_auth::SwitchKey::from_bytes([0x77; 16]);
+        config
+    };
+    let hello = |world: &mut World, server, sequence| {
+        let message = world.delayed(Message::new(server, Kind::Hello));
+        world.deliver(&message.with(|view| view.set_sequence(sequence))).status()
+    };
+    for between in [without_server_2(), with_another_key()] {
+        let mut world = World::new();
+        world.move_flow(1, 2);
+        assert_eq!(hello(&mut world, 2, 1), Status::Replayed);
+        world.switch.reload(between).unwrap();
+        assert!(world.switch.owners(world.now).iter().all(|owner| owner.server != ServerId(2)));
+        world.switch.reload(config()).unwrap();
+        assert_eq!(hello(&mut world, 2, 1), Status::Ok);
+        assert_eq!(hello(&mut world, 3, 1), Status::Replayed, "this one has stayed");
+        assert_eq!(
+            world.client_sends(ACK).1.target,
+            service(),
+            "server 2 has no connections of its first term"
+        );
+    }
+}
+
 #[test]
 fn a_flow_whose_original_owner_is_removed_goes_nowhere() {
     let mut world = World::new();

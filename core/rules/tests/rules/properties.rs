@@ -319,7 +319,7 @@ proptest! {
                     let current = entry.as_ref().map_or(0, |entry| entry.generation);
                     let generation = match generation {
                         Generation::Current => current,
-                        Generation::Replaced => entry.and_then(|entry| entry.replaced).unwrap_or(0),
+                        Generation::Replaced => entry.and_then(|entry| entry.repeat_generation).unwrap_or(0),
                         Generation::Older => current.saturating_sub(1),
                         Generation::Any(generation) => generation,
                     };

@@ -138,8 +138,8 @@ struct entry {
     __u64 generation;
     /* Recognizes the repetition of a message whose answer was lost. Asked, or held after that: the generation that
      * *prepare* named, 0 without an entry. Owned: the generation that the entry had during the last move. After *hold*,
-     * or a return to the original owner: REPLACED_NONE. */
-    __u64 replaced;
+     * or a return to the original owner: REPEAT_NONE. */
+    __u64 repeat_generation;
     struct site owner;
     struct site target; /* zero if owned */
     struct site original; /* only server and mac: its place is the service endpoint, and its term does not matter */
@@ -176,7 +176,7 @@ struct flow {
     __u64 target_term;
     __u64 deadline;
     __u64 reset;    /* time of the owner's first RST, if RESET_OWNER is set */
-    __u64 replaced; /* as in struct entry */
+    __u64 repeat_generation; /* as in struct entry */
     __u32 claim;    /* acknowledgment number of the client's FIN, if FIN_CLAIMED is set */
     __u32 zero;
 };

@@ -198,7 +198,7 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
     if (!has_lifetime(&control->message))
         return answer(STATUS_FORBIDDEN);
     if (state == STATE_ASKED || state == STATE_HELD) {
-        if (owns(control) != STATUS_OK || entry->replaced != named)
+        if (owns(control) != STATUS_OK || entry->repeat_generation != named)
             return answer(STATUS_STALE);
         control->receiver = entry->target.server;
         status = reaches(control, control->receiver);
@@ -236,7 +236,7 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
         return answer(STATUS_NO_OWNER);
     entry->state = STATE_ASKED;
     entry->generation = new_generation();
-    entry->replaced = named;
+    entry->repeat_generation = named;
     entry->target = control->site;
     entry->deadline = deadline_of(control);
     if (state != STATE_NONE)
@@ -282,7 +282,7 @@ static __noinline __u32 prepared(struct control *control, struct flow *flow)
     if (refusal == STATUS_FULL) {
         entry->state = STATE_OWNED;
         entry->generation = new_generation();
-        entry->replaced = generation;
+        entry->repeat_generation = generation;
         clear_target(entry);
         return commit(flow, entry, STATE_ASKED, generation, false) ? RELAY_FULL : RACED;
     }
@@ -308,7 +308,7 @@ static __noinline __u32 hold(struct control *control, struct flow *flow)
         return answer(STATUS_NO_OWNER);
     entry->state = STATE_HELD;
     entry->generation = new_generation();
-    entry->replaced = REPLACED_NONE;
+    entry->repeat_generation = REPEAT_NONE;
     entry->target = control->site;
     entry->deadline = deadline_of(control);
     return commit(flow, entry, STATE_OWNED, generation, false) ? answer(STATUS_OK) : RACED;
@@ -326,7 +326,7 @@ static __noinline __u32 own(struct control *control, struct flow *flow)
         return answer(STATUS_FORBIDDEN);
     /* A repetition, because the answer may have been lost. The move in the generation that the message names has ended,
      * by the first message or otherwise, and the sender owns the flow. */
-    if (state == STATE_OWNED && as_owner == STATUS_OK && entry->replaced == named)
+    if (state == STATE_OWNED && as_owner == STATUS_OK && entry->repeat_generation == named)
         return answer(STATUS_OK);
     if (generation != named ||
         (!by_target && (as_owner != STATUS_OK || state == STATE_OWNED)))
@@ -335,7 +335,7 @@ static __noinline __u32 own(struct control *control, struct flow *flow)
         entry->owner = entry->target;
     entry->state = STATE_OWNED;
     entry->generation = new_generation();
-    entry->replaced = named;
+    entry->repeat_generation = named;
     clear_target(entry);
     return commit(flow, entry, state, generation, by_target) ? answer(STATUS_OK) : RACED;
 }

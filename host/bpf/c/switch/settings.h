@@ -50,8 +50,8 @@
 #define AFTER_RETURN_NS (600000 * NS_PER_MS)
 /* Maximum lifetime of a move, in ms, as in core/wire/src/switch/mod.rs. */
 #define LIFETIME_MS_MAX 60000
-/* Value of `replaced` in struct entry that no message can name. */
-#define REPLACED_NONE (~0ULL)
+/* Value of `repeat_generation` in struct entry that no message can name. */
+#define REPEAT_NONE (~0ULL)
 
 /* Hop limit of answers and relayed messages. */
 #define HOP_LIMIT 64

@@ -223,7 +223,7 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
         }
         flow->state = STATE_OWNED;
         flow->generation = generation;
-        flow->replaced = orphan ? REPLACED_NONE : at->generation;
+        flow->repeat_generation = orphan ? REPEAT_NONE : at->generation;
     }
     bpf_spin_unlock(&flow->lock);
     return true;
@@ -280,7 +280,7 @@ static __always_inline bool copy(struct flow *flow, const struct flow_key *key, 
         entry->flags = flow->flags;
         entry->service = flow->service;
         entry->generation = flow->generation;
-        entry->replaced = flow->replaced;
+        entry->repeat_generation = flow->repeat_generation;
         entry->original.server = flow->original;
         entry->original.mac = flow->original_mac;
         entry->deadline = flow->deadline;
@@ -301,7 +301,7 @@ static __always_inline bool commit(struct flow *flow, const struct entry *entry,
     if (unchanged) {
         flow->state = entry->state;
         flow->generation = entry->generation;
-        flow->replaced = entry->replaced;
+        flow->repeat_generation = entry->repeat_generation;
         flow->deadline = entry->deadline;
         write_target(flow, &entry->target);
         /* The RST of a former owner says nothing about the connection of the new one. */
@@ -343,7 +343,7 @@ static __always_inline enum creation create(const struct entry *entry, __u64 flo
     flow->service = entry->service;
     flow->last_packet = last_packet;
     flow->generation = entry->generation;
-    flow->replaced = entry->replaced;
+    flow->repeat_generation = entry->repeat_generation;
     flow->deadline = entry->deadline;
     flow->original = entry->owner.server;
     flow->original_mac = entry->owner.mac;

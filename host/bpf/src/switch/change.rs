@@ -18,7 +18,7 @@ use libbpf_rs::ProgramMut;
 use spillway_rules::{Config, PortId};
 
 use super::ports::{PortError, Ports};
-use super::tables::{ConfigureError, Senders};
+use super::tables::ConfigureError;
 use super::{NAME, Switch, SwitchError};
 use crate::{attach, object};
 
@@ -58,10 +58,11 @@ impl Switch {
             self.has_adopted_links = false;
         }
         let (change, failures) = prepare(&mut self.ports, &program, interfaces)?;
-        let written =
-            self.ports.open_only(|port| change.kept.contains(&port)).map_err(SwitchError::from).and_then(
-                |()| self.tables.configure(config, self.epoch, Senders::Renew).map_err(SwitchError::from),
-            );
+        let written = self
+            .ports
+            .open_only(|port| change.kept.contains(&port))
+            .map_err(SwitchError::from)
+            .and_then(|()| self.tables.configure(config, self.epoch).map_err(SwitchError::from));
         if let Err(cause) = written {
             return Err(match revert(&mut self.ports, &program, change) {
                 Ok(()) => cause,

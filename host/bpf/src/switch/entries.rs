@@ -45,7 +45,7 @@ pub struct FlowEntry {
     pub generation: u64,
     /// Asked, or held after that: the generation that *prepare* named, 0 without an entry. Owned: the generation that
     /// the entry had during the last move. After *hold*, or a return to the original owner: `u64::MAX`.
-    pub replaced: u64,
+    pub repeat_generation: u64,
     /// The owner.
     pub owner: Site,
     /// The target of a move.
@@ -216,7 +216,7 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
     let (target_mac, target_term) = (Mac(reader.array()), reader.u64());
     let deadline = Time(reader.u64());
     let reset = Time(reader.u64());
-    let replaced = reader.u64();
+    let repeat_generation = reader.u64();
     let claim = reader.u32();
     let has_target = state != FlowState::Owned;
     let target = Site { at: target_at, mac: target_mac, server: target, term: target_term };
@@ -225,7 +225,7 @@ fn flow(value: &[u8]) -> Option<FlowEntry> {
         service,
         state,
         generation,
-        replaced,
+        repeat_generation,
         owner: Site { at: owner_at, mac: owner_mac, server: owner, term: owner_term },
         target: has_target.then_some(target),
         original: Site { at: service, mac: original_mac, server: original, term: 0 },

@@ -2,6 +2,7 @@
 //!
 //! docs/switch.md describes the rules; `spillway_rules` has the same rules in Rust.
 
+mod attachment;
 mod change;
 mod egress;
 mod entries;
@@ -17,6 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use libbpf_rs::{Object, OpenObject};
+use spillway_rules::config::PORTS_MAX;
 use spillway_rules::{Config, ConfigError, PortId, Verdict, VerdictCounters};
 use spillway_transport::Time;
 
@@ -25,7 +27,7 @@ use crate::{BpfError, object};
 use entries::Entries;
 use pins::Pins;
 use ports::Ports;
-use tables::{Senders, Tables};
+use tables::Tables;
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
 pub use pinned::Pinned;
@@ -196,7 +198,7 @@ impl Switch {
 
     fn start(&self, config: &Config) -> Result<(), SwitchError> {
         self.tables.start(self.epoch)?;
-        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
+        self.tables.configure(config, self.epoch)?;
         Ok(self.ports.add_daemon(LOOPBACK)?)
     }
 
@@ -211,14 +213,14 @@ impl Switch {
     }
 
     /// Changes the configuration, except `flows_max`. State and attached interfaces stay; a server that is not
-    /// configured any more is no owner. As `spillway_rules::Switch::reload`: the daemon uses [`apply`](Self::apply).
+    /// configured any more, or has another key, is no owner. As `spillway_rules::Switch::reload`: the daemon uses [`apply`](Self::apply).
     ///
     /// # Errors
     /// The configuration has a fault, or the system has failed. The old one stays, unless the error is
     /// [`SwitchError::Mixed`].
     pub fn configure(&mut self, config: &Config) -> Result<(), SwitchError> {
         config.check()?;
-        self.tables.configure(config, self.epoch, Senders::EndTerms)?;
+        self.tables.configure(config, self.epoch)?;
         self.owner_timeout = config.owner_timeout;
         Ok(())
     }
@@ -350,4 +352,9 @@ fn open(config: &Config) -> Result<OpenObject, BpfError> {
     flows.set_max_entries(entries).map_err(BpfError::of("cannot set the size of the map `flows`"))?;
     drop(maps);
     Ok(object)
+}
+
+/// The numbers of ports that have interfaces.
+pub(super) fn open_ports() -> impl Iterator<Item = PortId> {
+    (0..PORTS_MAX as u8).filter_map(PortId::new).filter(|port| *port != PortId::DAEMON)
 }

@@ -7,9 +7,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use spillway_rules::config::{Place, Server};
 use spillway_rules::{PortId, ServerId, ServiceId};
 
+use super::attachment::{Attachment, attachment};
 use super::layout::{self, LAYOUT_VERSION};
 use super::pins::{PinError, Pins};
-use super::ports::{Attachment, attachment};
 use super::{FlowEntry, entries};
 use crate::BpfError;
 

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 use spillway_rules::PortId;
 
+use super::attachment::{Attachment, attachment};
 use super::egress;
 use super::layout::{LAYOUT_VERSION, ONLY, Settings};
-use super::ports::{Attachment, attachment, open_ports};
+use super::open_ports;
 use crate::BpfError;
 
 /// The directory below which each switch of a host has a directory with its pins.

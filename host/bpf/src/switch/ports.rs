@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
-use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut};
 use spillway_rules::PortId;
-use spillway_rules::config::{Config, PORTS_MAX};
+use spillway_rules::config::Config;
 
+use super::attachment::{Attachment, attachment, info, link_index};
 use super::egress::Egress;
 use super::pins::{PinError, Pins};
-use super::{LOOPBACK, run};
+use super::{LOOPBACK, open_ports, run};
 use crate::BpfError;
 use crate::attach::{self, AttachError, Mode};
 use crate::map::Map;
@@ -91,17 +91,6 @@ pub enum PortState {
     },
     /// The interface was removed, or another process has detached the program.
     Detached,
-}
-
-/// Where the program of a link runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attachment {
-    /// At the interface with this index in the calling thread's network namespace.
-    Here(u32),
-    /// At an interface of another network namespace.
-    Elsewhere,
-    /// At none: the interface was removed, or another process has detached the program.
-    Nowhere,
 }
 
 /// The links to interfaces, and the maps that translate between interfaces and ports.
@@ -407,38 +396,8 @@ impl Drop for Ports {
     }
 }
 
-/// The numbers of ports that have interfaces.
-pub(super) fn open_ports() -> impl Iterator<Item = PortId> {
-    (0..PORTS_MAX as u8).filter_map(PortId::new).filter(|port| *port != PortId::DAEMON)
-}
-
 fn key(port: PortId) -> [u8; 4] {
     u32::from(port.number()).to_ne_bytes()
-}
-
-fn info(link: &Link) -> Result<LinkInfo, BpfError> {
-    link.info().map_err(BpfError::of("cannot read the link of the switch's program"))
-}
-
-/// The index of a link's interface, in whichever network namespace. The kernel reports index 0 for a link without an
-/// interface.
-fn link_index(info: &LinkInfo) -> Option<u32> {
-    match &info.info {
-        LinkTypeInfo::Xdp(at) if at.ifindex != 0 => Some(at.ifindex),
-        _ => None,
-    }
-}
-
-/// Where a link's program runs. A link has only its interface's index, which another network namespace can have, too: the
-/// interface is in this namespace if the link's program is attached there.
-pub(super) fn attachment(link: &Link) -> Result<Attachment, BpfError> {
-    let before = info(link)?;
-    let Some(index) = link_index(&before) else { return Ok(Attachment::Nowhere) };
-    if attach::program_at(index) == Some(before.prog_id) {
-        return Ok(Attachment::Here(index));
-    }
-    // The interface may have been removed just now.
-    Ok(link_index(&info(link)?).map_or(Attachment::Nowhere, |_| Attachment::Elsewhere))
 }
 
 fn state(link: &Link) -> Result<PortState, BpfError> {

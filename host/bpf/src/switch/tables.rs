@@ -17,15 +17,6 @@ type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The place of the servers in [`Tables::maps`].
 const SERVERS: usize = 1;
 
-/// What happens to servers that a configuration removes, or gives another key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Senders {
-    /// The terms of removed servers end, as in `spillway_rules`.
-    EndTerms,
-    /// Terms and sequence numbers are forgotten.
-    Renew,
-}
-
 /// Why a configuration was not written.
 #[derive(Debug)]
 pub(super) enum ConfigureError {
@@ -82,18 +73,10 @@ impl Tables {
     /// # Errors
     /// The system has failed. The tables are as before, unless restoring them failed, too; only servers that the
     /// configuration removes, or gives another key, have lost their terms.
-    pub(super) fn configure(
-        &self,
-        config: &Config,
-        epoch: u64,
-        senders: Senders,
-    ) -> Result<(), ConfigureError> {
+    pub(super) fn configure(&self, config: &Config, epoch: u64) -> Result<(), ConfigureError> {
         let before = self.read().map_err(ConfigureError::Unchanged)?;
-        let written = match senders {
-            Senders::EndTerms => self.end_terms(&servers(config)),
-            Senders::Renew => self.renew_senders(&before[SERVERS], &servers(config)),
-        };
-        let written = written.and_then(|()| self.write(&before, &self.wanted(config, epoch)));
+        let renewed = self.renew_senders(&before[SERVERS], &servers(config));
+        let written = renewed.and_then(|()| self.write(&before, &self.wanted(config, epoch)));
         let Err(cause) = written else { return Ok(()) };
         match self.read().and_then(|present| self.write(&present, &before)) {
             Ok(()) => Err(ConfigureError::Unchanged(cause)),
@@ -150,20 +133,6 @@ impl Tables {
     fn write(&self, before: &[Entries; 8], after: &[Entries; 8]) -> Result<(), BpfError> {
         let mut maps = self.maps().into_iter().zip(before.iter().zip(after));
         maps.try_for_each(|(map, (before, after))| replace(map, before, after))
-    }
-
-    /// Ends the terms of servers that are not configured any more, so that their flows return.
-    fn end_terms(&self, after: &Entries) -> Result<(), BpfError> {
-        /// Where `struct owner` has the term.
-        const TERM: std::ops::Range<usize> = 8..16;
-        for (id, _) in after.iter().filter(|(_, server)| **server == layout::no_server()) {
-            let Some(mut owner) = self.owners.value(id, MapFlags::LOCK)? else { continue };
-            if owner[TERM] != [0; 8] {
-                owner[TERM].fill(0);
-                self.owners.set_locked(id, &owner)?;
-            }
-        }
-        Ok(())
     }
 
     /// Forgets the terms and the sequence numbers of servers that are not configured any more, or have another key: with

@@ -122,7 +122,7 @@ impl World {
                 .iter_mut()
                 .find(|known| (known.client, known.service) == (flow.client, flow.service));
             if let Some(known) = known.filter(|known| !matches!(known.state, ASKED | HELD)) {
-                known.replaced = message.generation;
+                known.repeat_generation = message.generation;
             }
         }
         message.set_family();
@@ -156,7 +156,7 @@ impl World {
             2 => flow.generations[2],
             3 => flow.generations[0].wrapping_add(1),
             4 => u64::MAX,
-            _ if kind == PREPARE && matches!(flow.state, ASKED | HELD) => flow.replaced,
+            _ if kind == PREPARE && matches!(flow.state, ASKED | HELD) => flow.repeat_generation,
             _ => flow.generations[0],
         }
     }

@@ -36,7 +36,7 @@ pub(super) struct KnownFlow {
     /// The last generations, the newest first.
     pub(super) generations: [u64; GENERATIONS],
     /// The last generation of a former entry that a prepare named.
-    pub(super) replaced: u64,
+    pub(super) repeat_generation: u64,
     pub(super) owner: u8,
     pub(super) owner_at: SocketAddr,
     pub(super) target: u8,
@@ -153,7 +153,7 @@ impl World {
                         service: service.at,
                         state: state::NONE,
                         generations: [0; GENERATIONS],
-                        replaced: 0,
+                        repeat_generation: 0,
                         owner: service.server,
                         owner_at: service.at,
                         target: service.server,
