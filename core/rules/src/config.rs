@@ -40,6 +40,17 @@ pub const OWNER_TIMEOUT_MIN: Duration = Duration::from_millis(20);
 /// The largest value of [`Config::owner_timeout`].
 pub const OWNER_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
+/// Where the switch runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Between several interfaces: forwards frames from one port to others.
+    #[default]
+    Gateway,
+    /// On a server's own interface, port 0: the *arbiter* of the flows whose original owner is this server, the *local*
+    /// one (docs/switch.md, On a server's own interface).
+    Host,
+}
+
 /// Number of a port of the switch, 0 to 63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(u8);
@@ -47,6 +58,11 @@ pub struct PortId(u8);
 impl PortId {
     /// The daemon's port: only control messages arrive on it, and no packet leaves through it except answers.
     pub const DAEMON: PortId = PortId(63);
+    /// In host mode, the port of the local server: only control messages arrive on it and leave through it. Like the
+    /// daemon's it has no interface. In gateway mode, a port like others.
+    pub const LOCAL: PortId = PortId(62);
+    /// In host mode, the port of the interface.
+    pub const HOST: PortId = PortId(0);
 
     /// A port by its number; `None` if the number is above 63.
     pub const fn new(number: u8) -> Option<PortId> {
@@ -156,7 +172,7 @@ pub struct Server {
     pub address: Address,
     /// The Ethernet address of the server.
     pub mac: Mac,
-    /// The port to which the server is connected.
+    /// The port to which the server is connected. In host mode [`PortId::HOST`] for all servers, the local one included.
     pub port: PortId,
 }
 
@@ -183,6 +199,8 @@ impl Place {
 /// The configuration of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    /// Where the switch runs. A reload does not change it.
+    pub mode: Mode,
     /// The interfaces. Packets from other interfaces are dropped. The daemon's port is not among them.
     pub ports: Vec<Port>,
     /// The hosts on the Ethernet segment.

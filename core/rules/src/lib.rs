@@ -36,7 +36,7 @@ pub mod times;
 mod verdict;
 
 pub use address::Address;
-pub use config::{Config, ConfigError, PortId, ServiceId};
+pub use config::{Config, ConfigError, Mode, PortId, ServiceId};
 pub use flow::{FlowView, SiteView};
 pub use load::OwnerView;
 pub use spillway_wire::switch::{Endpoint, FlowState, ServerId};

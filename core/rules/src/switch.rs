@@ -70,6 +70,9 @@ impl Switch {
     /// The first fault of the new configuration; the old one stays.
     pub fn reload(&mut self, config: Config) -> Result<(), ConfigError> {
         config.check()?;
+        if config.mode != self.tables.mode {
+            return Err(ConfigError::ModeChange);
+        }
         self.state.owners.set_timeout(config.owner_timeout);
         let tables = Tables::new(config, &self.hash);
         let key = |tables: &Tables, server| tables.sender(server).map(|sender| sender.key.clone());

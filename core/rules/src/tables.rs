@@ -10,7 +10,7 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, ServerId};
 
 use crate::address::Address;
-use crate::config::{Config, PORTS_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, ServiceId, Station};
+use crate::config::{Config, Mode, PORTS_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, ServiceId, Station};
 
 /// Hash function of maps whose keys come from packets. The seed differs from switch to switch, so that a peer cannot
 /// choose keys that collide in all of them.
@@ -19,6 +19,7 @@ pub(crate) type Keyed = FixedState;
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
+    pub(crate) mode: Mode,
     ports: Vec<Option<Port>>,
     stations: HashMap<Mac, PortId, Keyed>,
     /// The longest first.
@@ -47,6 +48,7 @@ impl Tables {
     pub(crate) fn new(config: Config, hash: &Keyed) -> Tables {
         let homes = config.homes();
         let Config {
+            mode,
             ports,
             stations,
             mut prefixes,
@@ -60,6 +62,7 @@ impl Tables {
         } = config;
         prefixes.sort_by_key(|prefix| (core::cmp::Reverse(prefix.length), prefix.address));
         let mut tables = Tables {
+            mode,
             ports: alloc::vec![None; PORTS_MAX],
             stations: HashMap::with_hasher(hash.clone()),
             prefixes,

@@ -8,7 +8,7 @@ use spillway_auth::SwitchKey;
 use spillway_wire::packet::ethernet::Mac;
 
 use crate::config::{
-    Config, OWNER_TIMEOUT_DEFAULT, Place, Port, PortId, Prefix, Server, ServiceId, Services, Station,
+    Config, Mode, OWNER_TIMEOUT_DEFAULT, Place, Port, PortId, Prefix, Server, ServiceId, Services, Station,
 };
 use crate::{Address, Endpoint, ServerId};
 
@@ -129,6 +129,7 @@ pub fn config() -> Config {
         places.push(place(place_v6_of(server), service_v6(), SERVICE, server));
     }
     Config {
+        mode: Mode::Gateway,
         ports: ports.collect(),
         stations,
         prefixes: vec![
@@ -146,4 +147,16 @@ pub fn config() -> Config {
         flows_max: 16,
         service_flows_max: BTreeMap::new(),
     }
+}
+
+/// The same servers and services, on the interface of server 1: it is the arbiter of [`service`] and [`service_v6`].
+pub fn host_config() -> Config {
+    let mut config = config();
+    config.mode = Mode::Host;
+    let may_own = [SERVICE, OTHER_SERVICE].into_iter().collect();
+    config.ports = vec![Port { id: PortId::HOST, mac: server_mac(1), is_server: true, may_own }];
+    config.stations.clear();
+    config.prefixes.clear();
+    config.servers.iter_mut().for_each(|server| server.port = PortId::HOST);
+    config
 }

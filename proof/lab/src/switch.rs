@@ -107,6 +107,7 @@ impl LabSwitch {
         };
         let station = |(mac, port): ([u8; 6], SwitchPort)| Station { mac: Mac(mac), port: port.id() };
         Config {
+            mode: spillway_rules::Mode::Gateway,
             ports: self.ports().iter().map(port).collect(),
             stations: self.row.stations(self.index).into_iter().map(station).collect(),
             prefixes: Vec::new(),

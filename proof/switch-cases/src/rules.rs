@@ -151,6 +151,7 @@ pub(crate) fn config(setup: &Setup) -> Config {
         .iter()
         .map(|address| Endpoint::from(std::net::SocketAddr::new(*address, setup.control_port)));
     Config {
+        mode: spillway_rules::Mode::Gateway,
         ports: ports.collect(),
         stations: stations.collect(),
         prefixes: prefixes.collect(),

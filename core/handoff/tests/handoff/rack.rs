@@ -81,6 +81,7 @@ fn config() -> Config {
         server: ServerId(number),
     };
     Config {
+        mode: spillway_rules::Mode::Gateway,
         ports: (1..=3).map(|number| port_of(number, true)).chain([port_of(CLIENT_PORT, false)]).collect(),
         stations: [1, 2, 3, CLIENT_PORT].map(|n| Station { mac: mac(n), port: port(n) }).into(),
         prefixes: Vec::new(),

@@ -6,8 +6,8 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::ServerId;
 
 use super::{
-    Config, ConfigError, FLOWS_MAX, OWN_ADDRESSES_MAX, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN, PLACES_MAX,
-    PORTS_MAX, PREFIXES_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, STATIONS_MAX, Server,
+    Config, ConfigError, FLOWS_MAX, Mode, OWN_ADDRESSES_MAX, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN,
+    PLACES_MAX, PORTS_MAX, PREFIXES_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, STATIONS_MAX, Server,
 };
 use crate::address::Address;
 
@@ -26,6 +26,7 @@ impl Config {
             }
         }
         self.check_ports()?;
+        self.check_mode()?;
         self.check_stations()?;
         self.check_prefixes()?;
         self.check_own_addresses()?;
@@ -41,6 +42,26 @@ impl Config {
     /// A server by its id.
     pub fn server(&self, id: ServerId) -> Option<&Server> {
         self.servers.iter().find(|server| server.id == id)
+    }
+
+    /// In host mode, the server on whose interface the switch runs: the one with the interface's Ethernet address.
+    pub fn local_server(&self) -> Option<&Server> {
+        let port = self.port(PortId::HOST).filter(|_| self.mode == Mode::Host)?;
+        self.servers.iter().find(|server| server.mac == port.mac)
+    }
+
+    fn check_mode(&self) -> Result<(), ConfigError> {
+        if self.mode == Mode::Gateway {
+            return Ok(());
+        }
+        match &self.ports[..] {
+            [Port { id: PortId::HOST, is_server: true, .. }] => {}
+            ports => return Err(ConfigError::HostPorts(ports.len())),
+        }
+        if !self.stations.is_empty() || !self.prefixes.is_empty() {
+            return Err(ConfigError::HostForwarding(self.stations.len(), self.prefixes.len()));
+        }
+        Ok(())
     }
 
     fn check_ports(&self) -> Result<(), ConfigError> {
@@ -232,8 +253,8 @@ mod tests {
     use super::*;
     use crate::config::{ServiceId, Services, Station};
     use crate::test_config::{
-        OTHER_SERVICE, SERVICE, address, config, control, control_v6, endpoint, key, mac, place_of, port,
-        server_mac, service,
+        OTHER_SERVICE, SERVICE, address, config, control, control_v6, endpoint, host_config, key, mac,
+        place_of, port, server_mac, service,
     };
 
     /// The fault of the test configuration after a change.
@@ -293,6 +314,48 @@ mod tests {
             config.ports.push(twice);
         });
         assert_eq!(error, ConfigError::TooManyPorts(64));
+    }
+
+    #[test]
+    fn a_host_has_one_port_with_servers_and_forwards_nothing() {
+        let refused = |change: fn(&mut Config)| {
+            let mut config = host_config();
+            change(&mut config);
+            config.check().unwrap_err()
+        };
+        assert_eq!(host_config().check(), Ok(()));
+        assert_eq!(refused(|config| config.ports[0].id = port(1)), ConfigError::HostPorts(1));
+        assert_eq!(refused(|config| config.ports.clear()), ConfigError::HostPorts(0));
+        let second = |config: &mut Config| {
+            let port = Port { id: port(1), ..config.ports[0].clone() };
+            config.ports.push(port);
+        };
+        assert_eq!(refused(second), ConfigError::HostPorts(2));
+        let without_servers = |config: &mut Config| {
+            config.ports[0].is_server = false;
+            config.ports[0].may_own = Services::NONE;
+        };
+        assert_eq!(refused(without_servers), ConfigError::HostPorts(1));
+        let station = |config: &mut Config| config.stations.push(Station { mac: mac(77), port: port(0) });
+        assert_eq!(refused(station), ConfigError::HostForwarding(1, 0));
+        let route = |config: &mut Config| config.prefixes = crate::test_config::config().prefixes;
+        assert_eq!(refused(route), ConfigError::HostForwarding(0, 4));
+        assert_eq!(
+            refused(|config| config.servers[1].port = port(1)),
+            ConfigError::ServerPort(ServerId(2), port(1))
+        );
+        assert!(!refused(second).to_string().is_empty() && !refused(station).to_string().is_empty());
+    }
+
+    #[test]
+    fn the_local_server_has_the_address_of_the_interface() {
+        let mut host = host_config();
+        assert_eq!(host.local_server().map(|server| server.id), Some(ServerId(1)));
+        host.ports[0].mac = mac(99);
+        assert_eq!((host.check(), host.local_server()), (Ok(()), None), "no server runs here");
+        let mut gateway = config();
+        gateway.ports[0].mac = server_mac(1);
+        assert_eq!(gateway.local_server(), None);
     }
 
     #[test]

@@ -80,6 +80,12 @@ pub enum ConfigError {
     PlaceDiffers(Endpoint, Endpoint),
     /// The port of a place's server may not own the service.
     PlaceNotAllowed(Endpoint, ServiceId, PortId),
+    /// In host mode, there is not exactly port 0, with servers.
+    HostPorts(usize),
+    /// In host mode, there are stations or prefixes.
+    HostForwarding(usize, usize),
+    /// A reload has another mode.
+    ModeChange,
     /// The owner timeout is out of range.
     OwnerTimeout,
     /// The maximum number of flows is out of range.
@@ -190,6 +196,23 @@ impl fmt::Display for ConfigError {
             }
             Error::PlaceNotAllowed(at, service, port) => {
                 write!(f, "{at}: port {port} of its server may not own service {service}")
+            }
+            Error::HostPorts(count) => {
+                write!(
+                    f,
+                    "{count} ports; in host mode use one, with the number {} and for servers",
+                    PortId::HOST
+                )
+            }
+            Error::HostForwarding(stations, prefixes) => {
+                write!(
+                    f,
+                    "{stations} stations and {prefixes} prefixes; in host mode the switch forwards only the packets of \
+                     moved connections: remove them"
+                )
+            }
+            Error::ModeChange => {
+                f.write_str("the mode differs from the running switch's: restart it to change the mode")
             }
             Error::OwnerTimeout => {
                 write!(f, "the owner timeout must be between {OWNER_TIMEOUT_MIN:?} and {OWNER_TIMEOUT_MAX:?}")

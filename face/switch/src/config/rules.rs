@@ -14,6 +14,7 @@ impl SwitchConfig {
     /// The configuration of the rules. `daemon_key`: authenticates the daemon's own control messages.
     pub fn rules(&self, daemon_key: SwitchKey) -> Config {
         Config {
+            mode: rules::Mode::Gateway,
             ports: self.ports.iter().map(rules_port).collect(),
             stations: self.all_stations(),
             prefixes: self.prefixes(),

@@ -54,6 +54,7 @@ pub fn key(sender: u8) -> SwitchKey {
 pub fn config(servers: u8) -> Config {
     let address = |endpoint: Endpoint| Address(endpoint.address());
     Config {
+        mode: spillway_rules::Mode::Gateway,
         ports: (0..=servers.min(62))
             .map(|number| Port {
                 id: port(number),

@@ -166,6 +166,7 @@ impl Cabling {
             port: port_id(self.port_of(cable)),
         };
         Config {
+            mode: spillway_rules::Mode::Gateway,
             ports,
             stations,
             prefixes: Vec::new(),

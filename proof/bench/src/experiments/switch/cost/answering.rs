@@ -73,6 +73,7 @@ fn port() -> PortId {
 fn configuration(listen: SocketAddrV4, server: Ipv4Addr) -> Config {
     let service = SocketAddr::new(server.into(), 80);
     Config {
+        mode: spillway_rules::Mode::Gateway,
         ports: vec![Port { id: port(), mac: PORT_MAC, is_server: true, may_own: Services::ALL }],
         stations: vec![Station { mac: SERVER_MAC, port: port() }],
         prefixes: Vec::new(),

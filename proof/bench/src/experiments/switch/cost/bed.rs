@@ -286,6 +286,7 @@ fn configuration(servers: u8, flows_max: usize) -> Config {
         server: ServerId(server),
     });
     Config {
+        mode: spillway_rules::Mode::Gateway,
         ports: ports.collect(),
         stations: stations.chain([Station { mac: CLIENT_MAC, port: client_port() }]).collect(),
         prefixes: Vec::new(),
