@@ -156,10 +156,13 @@ impl Program {
     }
 
     /// Tries to attach the program to a port's interface. The tables must have the interface's Ethernet address.
-    pub(crate) fn attach(&self, port: &Port) {
-        let Some(number) = PortId::new(port.number) else { return };
+    /// Returns whether it is attached now.
+    pub(crate) fn attach(&self, port: &Port) -> bool {
+        let Some(number) = PortId::new(port.number) else { return false };
         let attached = self.write().attach(number, &port.interface);
+        let is_attached = attached.is_ok();
         self.note(port, attached.err().map(|error| error.to_string()));
+        is_attached
     }
 
     /// Remembers why a port is not attached.
