@@ -12,20 +12,12 @@ static __always_inline __u64 time_of_test(const struct __sk_buff *skb)
     return (__u64)skb->cb[1] << 32 | skb->cb[0];
 }
 
-/* Whether the interface's port is open. */
-static __always_inline bool is_open(const struct __sk_buff *skb)
-{
-    __u32 interface = skb->ifindex;
-
-    return is_test || bpf_map_lookup_elem(&interfaces, &interface);
-}
-
 static __always_inline __u32 decide(struct __sk_buff *skb)
 {
     struct frame frame = {.ingress = PORT_LOCAL};
 
-    if (!is_open(skb))
-        return PASSED;
+    /* Also while the port is closed: an XDP program that is being replaced does not keep packets of connections that moved
+     * away from the kernel, which would reset them. */
     frame.parsed = parse_frame(skb, &frame.packet);
     if (frame.parsed != PARSED_PORTS || frame.packet.protocol != IPPROTO_TCP)
         return PASSED;

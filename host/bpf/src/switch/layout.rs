@@ -4,7 +4,7 @@
 
 use spillway_auth::SwitchKey;
 use spillway_rules::config::{Place, Port, Server};
-use spillway_rules::{Address, Endpoint, PortId, ServerId, ServiceId};
+use spillway_rules::{Address, Endpoint, Mode, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
@@ -127,6 +127,12 @@ impl Settings {
             .u8(self.is_host.into())
             .bytes(&[0; 7])
             .finish(Settings::BYTES)
+    }
+
+    /// The mode of pinned settings that have this layout.
+    pub(super) fn mode(value: &[u8]) -> Option<Mode> {
+        const IS_HOST: usize = 24;
+        value.get(IS_HOST).map(|is_host| if *is_host == 0 { Mode::Gateway } else { Mode::Host })
     }
 
     /// The layout's version and the epoch of pinned settings.
@@ -272,5 +278,6 @@ mod tests {
             .value();
         assert_eq!(Settings::version_and_epoch(&ours), Some((LAYOUT_VERSION, 3)));
         assert_eq!(Settings::version_and_epoch(&ours[..3]), None);
+        assert_eq!((Settings::mode(&ours), Settings::mode(&ours[..24])), (Some(Mode::Host), None));
     }
 }

@@ -4,6 +4,7 @@
 
 mod attachment;
 mod change;
+mod egress;
 mod entries;
 mod layout;
 mod pinned;
@@ -24,6 +25,7 @@ use spillway_transport::Time;
 
 use crate::map::Map;
 use crate::{BpfError, object};
+use egress::Egress;
 use entries::Entries;
 use pins::Pins;
 use ports::Ports;
@@ -149,7 +151,7 @@ impl Switch {
     pub fn load_for_tests(config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let mut object = open(config)?;
-        set_constant(&mut object, ".rodata.test");
+        object::set_constant(&mut object, ".rodata.test");
         let mut switch = Switch::of(object, config, epoch, None)?;
         switch.start(config)?;
         switch.ports.open_for_tests(config)?;
@@ -166,12 +168,13 @@ impl Switch {
     /// The pins keep state and epoch (see [`epoch`](Self::epoch)). The number of flows stays that of the pinned map.
     ///
     /// # Errors
-    /// As [`load`](Self::load); the pins have another layout; the program is attached in another network namespace; the
-    /// BPF file system is not mounted.
+    /// As [`load`](Self::load); the pins have another layout or another mode; the program is attached in another network
+    /// namespace; the BPF file system is not mounted.
     pub fn open_or_create(directory: &Path, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let pins = Pins::new(directory)?;
         let pinned_epoch = pins.epoch()?;
+        pins.check_mode(config.mode)?;
         let mut object = open(config)?;
         pins.attach_maps(&mut object)?;
         let mut switch = Switch::of(object, config, pinned_epoch.unwrap_or(epoch), Some(pins))?;
@@ -191,10 +194,15 @@ impl Switch {
         pins: Option<Pins>,
     ) -> Result<Switch, SwitchError> {
         let object = object::load(NAME, object)?;
+        let directory = pins.as_ref().map(Pins::directory);
+        let filter = match config.mode {
+            Mode::Gateway => None,
+            Mode::Host => Some(Egress::load(&object, directory)?),
+        };
         Ok(Switch {
             tables: Tables::of(&object)?,
             entries: Entries::of(&object)?,
-            ports: Ports::of(&object, pins)?,
+            ports: Ports::of(&object, filter, pins)?,
             verdicts: Map::of(&object, "verdicts")?,
             object,
             epoch,
@@ -374,20 +382,9 @@ fn open(config: &Config) -> Result<OpenObject, BpfError> {
     flows.set_max_entries(entries).map_err(BpfError::of("cannot set the size of the map `flows`"))?;
     drop(maps);
     if config.mode == Mode::Host {
-        set_constant(&mut object, ".rodata.mode");
+        object::set_constant(&mut object, ".rodata.mode");
     }
     Ok(object)
-}
-
-/// Sets a constant of the program, which is false otherwise, to true. `section`: where c/switch/settings.h defines it.
-fn set_constant(object: &mut OpenObject, section: &str) {
-    let mut maps = object.maps_mut();
-    let mut constants = maps
-        .find(|map| map.name().to_string_lossy().ends_with(section))
-        .unwrap_or_else(|| unreachable!("c/switch/settings.h defines a constant in the section `{section}`"));
-    if let Some(constant) = constants.initial_value_mut().and_then(|bytes| bytes.first_mut()) {
-        *constant = 1;
-    }
 }
 
 /// The numbers of ports that have interfaces.

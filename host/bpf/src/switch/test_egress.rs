@@ -1,15 +1,12 @@
 //! Runs of the program at a host's egress (`c/switch_egress.bpf.c`) on single frames.
 
-use std::os::fd::AsFd;
-
-use libbpf_rs::{MapCore, Object, ProgramInput};
+use libbpf_rs::{Object, ProgramInput};
 use spillway_rules::{Action, Verdict};
 use spillway_transport::Time;
 
-use super::{TestRun, set_constant};
+use super::egress::{self, NAME};
+use super::run::TestRun;
 use crate::{BpfError, object};
-
-const NAME: &str = "spillway_egress";
 
 /// Value of `TC_ACT_SHOT` in <linux/pkt_cls.h>.
 const TC_ACT_SHOT: u32 = 2;
@@ -24,17 +21,8 @@ pub(super) struct TestEgress(Object);
 
 impl TestEgress {
     pub(super) fn load(ingress: &Object) -> Result<TestEgress, BpfError> {
-        let mut object = object::open(NAME, object::SWITCH_EGRESS)?;
-        set_constant(&mut object, ".rodata.test");
-        set_constant(&mut object, ".rodata.mode");
-        for mut map in object.maps_mut() {
-            // The constants, whose maps have the name of their object, are its own.
-            let Some(shared) = ingress.maps().find(|shared| shared.name() == map.name()) else { continue };
-            if !map.name().to_string_lossy().contains(".rodata") {
-                map.reuse_fd(shared.as_fd())
-                    .map_err(BpfError::of(format!("cannot use a map in `{NAME}`")))?;
-            }
-        }
+        let mut object = egress::open(ingress)?;
+        object::set_constant(&mut object, ".rodata.test");
         Ok(TestEgress(object::load(NAME, object)?))
     }
 
