@@ -10,7 +10,7 @@ const SERVER: &[&str] = &["server"];
 /// All metrics of a switch except [those of every process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
-const ALL: [Declared<SwitchStatus>; 13] = [
+const ALL: [Declared<SwitchStatus>; 15] = [
     Declared::gauge(
         "spillway_switch_build_info",
         &["version"],
@@ -88,6 +88,18 @@ const ALL: [Declared<SwitchStatus>; 13] = [
         SERVER,
         "Capacity of a server relative to other servers of its service; 0 imports nothing.",
         |status, family| each_server(status, family, |server| server.weight.into()),
+    ),
+    Declared::counter(
+        "spillway_switch_local_messages_total",
+        NONE,
+        "Control messages that the daemon has passed on for this host's own server, in host mode.",
+        |status, family| family.count(&[], status.local_messages),
+    ),
+    Declared::counter(
+        "spillway_switch_local_messages_dropped_total",
+        NONE,
+        "Datagrams at the control endpoints that the daemon has dropped, in host mode.",
+        |status, family| family.count(&[], status.local_messages_dropped),
     ),
     Declared::gauge(
         "spillway_switch_snapshot_age_seconds",

@@ -1,20 +1,24 @@
 //! A switch while its daemon runs.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use spillway_bpf::switch::OwnerEntry;
 use spillway_daemon::ThreadWatch;
+use spillway_rules::Mode;
 use spillway_transport::Time;
 use spillway_wire::switch::ServerId;
 use spillway_xdp::Interface;
 use tracing::{error, info, warn};
 
 use crate::basis::Basis;
-use crate::change::{ReloadOutcome, differences, keep_restart_settings};
-use crate::config::SwitchConfig;
+use crate::change::{ReloadOutcome, check_mode, differences, keep_restart_settings};
+use crate::config::{SwitchConfig, mode_text};
 use crate::entries::Requests;
+use crate::local::{Local, LocalServer};
 use crate::messages::Messages;
 use crate::program::{PortState, Program, warn_of_generic_mode};
 use crate::status::{FlowsStatus, PortStatus, ServerStatus, ServiceStatus, SwitchStatus};
@@ -27,12 +31,15 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const HELLO_INTERVAL: Duration = spillway_rules::times::GAP_MAX;
 /// The pause after a turn is at least this many times the turn's duration, so that a large table is read less often.
 const SWEEP_SHARE: u32 = 10;
+/// The longest turn without a datagram of this host's own server: by which the daemon's end is delayed.
+const LOCAL_PATIENCE: Duration = Duration::from_millis(100);
 /// The smallest value of [`View::age_limit`].
 const AGE_LIMIT_MIN: Duration = Duration::from_secs(10);
 
 pub(crate) struct Running {
     program: Program,
     messages: Messages,
+    local: Local,
     config: Mutex<SwitchConfig>,
     view: Mutex<View>,
     /// Locked during a turn and during a change: a turn judges entries by the configuration that the tables have.
@@ -69,11 +76,12 @@ impl Running {
     pub(crate) fn new(
         program: Program,
         messages: Messages,
+        local: Local,
         config: SwitchConfig,
         watch: ThreadWatch,
     ) -> Running {
         let (config, view, exclusive) = (Mutex::new(config), Mutex::default(), Mutex::default());
-        Running { program, messages, config, view, exclusive, started: Instant::now(), watch }
+        Running { program, messages, local, config, view, exclusive, started: Instant::now(), watch }
     }
 
     /// The daemon's requests about entries.
@@ -114,10 +122,12 @@ impl Running {
     pub(crate) fn change(&self, mut config: SwitchConfig) -> Result<ReloadOutcome, String> {
         let _exclusive = self.exclusive();
         let before = self.config();
+        check_mode(&before, &config)?;
         let restart = keep_restart_settings(&before, &mut config);
         config.keep_numbers(&self.program.known(&before, &config)?)?;
         let rules = config.rules(self.messages.key().clone());
         rules.check().map_err(|error| error.to_string())?;
+        let endpoints = self.local.open(local_control(&config))?;
         if let Err(error) = self.program.change(&config, &rules) {
             if error.is_mixed {
                 self.view().unrestored = Some(error.why.clone());
@@ -125,6 +135,7 @@ impl Running {
             return Err(error.why);
         }
         self.view().unrestored = None;
+        self.local.replace(endpoints);
         let mut changes = differences(&before, &config);
         *self.lock_config() = config;
         // The settings are in force even if entries could not be ended: a later turn ends them.
@@ -160,6 +171,14 @@ impl Running {
                 // The next turn fails in the same way, and reports the failure.
                 let _ = self.requests().and_then(|requests| requests.hello());
             }
+        }
+    }
+
+    /// Handles the control messages of this host's own server, in host mode, until the sender of `stop` is dropped.
+    pub(crate) fn serve_local(&self, stop: &Receiver<()>) {
+        while stop.try_recv() != Err(TryRecvError::Disconnected) {
+            let server = self.lock_config().local_server().and_then(LocalServer::of);
+            self.local.turn(LOCAL_PATIENCE, &self.program, server.as_ref());
         }
     }
 
@@ -209,15 +228,15 @@ impl Running {
     /// written to the tables first.
     fn attach_missing(&self) -> Result<(), String> {
         let mut config = self.config();
-        let missing: Vec<u8> = self
+        let missing: BTreeMap<u8, String> = self
             .program
             .ports(&config.ports)?
             .into_iter()
-            .filter_map(|state| state.problem.map(|_| state.number))
+            .filter_map(|state| Some((state.number, state.problem?)))
             .collect();
         let mut found = Vec::new();
         let mut has_new_address = false;
-        for port in config.ports.iter_mut().filter(|port| missing.contains(&port.number)) {
+        for port in config.ports.iter_mut().filter(|port| missing.contains_key(&port.number)) {
             match Interface::find(&port.interface) {
                 Ok(interface) => {
                     has_new_address |= port.mac != interface.mac;
@@ -234,7 +253,12 @@ impl Running {
             *self.lock_config() = config;
             return Ok(());
         }
-        found.iter().for_each(|port| self.program.attach(port));
+        for port in found.iter().filter(|port| self.program.attach(port)) {
+            warn!(
+                "port {}: attached again; it was detached because {}",
+                port.interface, missing[&port.number]
+            );
+        }
         Ok(())
     }
 
@@ -256,6 +280,7 @@ impl Running {
         SwitchStatus {
             kind: "switch".to_owned(),
             name: config.name.clone(),
+            mode: mode_text(config.mode).to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_ms: millis(self.started.elapsed()),
@@ -273,12 +298,22 @@ impl Running {
                 swept: snapshot.ended,
             },
             packets: snapshot.counters.iter().map(|(verdict, n)| (verdict.name().to_owned(), n)).collect(),
+            local_messages: self.local.counts().0,
+            local_messages_dropped: self.local.counts().1,
             age_ms: millis(at.unwrap_or(self.started).elapsed()),
             age_limit_ms: millis(age_limit),
             unrestored,
             log_lines_dropped: spillway_daemon::log_lines_dropped(),
             thread_failure: self.watch.failure().map(str::to_owned),
         }
+    }
+}
+
+/// The control endpoints at which this host's own server is served: none in gateway mode.
+pub(crate) fn local_control(config: &SwitchConfig) -> &[SocketAddr] {
+    match config.mode {
+        Mode::Gateway => &[],
+        Mode::Host => &config.control,
     }
 }
 

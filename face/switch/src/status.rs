@@ -13,6 +13,9 @@ pub struct SwitchStatus {
     pub kind: String,
     /// Name of the switch.
     pub name: String,
+    /// `gateway` or `host`.
+    #[serde(default)]
+    pub mode: String,
     /// Version of the program.
     pub version: String,
     /// Process id of the daemon.
@@ -35,6 +38,12 @@ pub struct SwitchStatus {
     pub flows: FlowsStatus,
     /// Packets by verdict since the switch's start.
     pub packets: BTreeMap<String, u64>,
+    /// Control messages that the daemon has passed on for this host's own server since its start, in host mode.
+    #[serde(default)]
+    pub local_messages: u64,
+    /// Datagrams at the control endpoints that the daemon has dropped, in host mode.
+    #[serde(default)]
+    pub local_messages_dropped: u64,
     /// Time since these figures were read from the switch's tables.
     pub age_ms: u64,
     /// The age from which on the switch is not healthy: 10 s, or two pauses of the daemon, which reads large tables less
@@ -175,6 +184,9 @@ impl fmt::Display for SwitchStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (forwarded, dropped) = self.forwarded_and_dropped();
         write!(f, "switch {} (pid {}) running for {} s", self.name, self.pid, self.uptime_ms / 1000)?;
+        if self.mode == "host" {
+            f.write_str(", in host mode")?;
+        }
         write!(f, ", {} ports, {} services", self.ports.len(), self.services.len())?;
         let FlowsStatus { asked, held, owned, max, .. } = self.flows;
         write!(f, ", {} flows of {max} ({owned} owned, {held} held, {asked} asked)", self.flows.total())?;

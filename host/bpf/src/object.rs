@@ -24,6 +24,7 @@ embed!(HUB, "hub.bpf.o");
 embed!(LOSS, "loss.bpf.o");
 embed!(PASS, "pass.bpf.o");
 embed!(SWITCH, "switch.bpf.o");
+embed!(SWITCH_EGRESS, "switch_egress.bpf.o");
 
 /// Opens an object with one program, `name`. The caller may set initial values of its maps before [`load`].
 pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
@@ -36,6 +37,17 @@ pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
         .name(name)
         .and_then(|builder| builder.open_memory(object))
         .map_err(BpfError::of(format!("cannot read the program `{name}`")))
+}
+
+/// Sets the constant in a section of an object's source to true. To be called before [`load`].
+pub(crate) fn set_constant(object: &mut OpenObject, section: &str) {
+    let mut constants = object
+        .maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(section))
+        .unwrap_or_else(|| unreachable!("c/switch/settings.h defines a constant in this section"));
+    if let Some(constant) = constants.initial_value_mut().and_then(|bytes| bytes.first_mut()) {
+        *constant = 1;
+    }
 }
 
 pub(crate) fn load(name: &str, object: OpenObject) -> Result<Object, BpfError> {

@@ -66,7 +66,7 @@ __noinline int read_quote(struct xdp_md *context, const struct packet *packet, s
         return false;
     quote->network = packet->transport + ERROR_HEADER_BYTES;
     if (!read_quoted_addresses(context, packet->is_ipv6, quote) ||
-        !same_address(&quote->key.service, &packet->local))
+        !same_address(&quote->key.service, &packet->target))
         return false;
     length_at = packet->network + (packet->is_ipv6 ? 4 : __builtin_offsetof(struct ipv4, length));
     if (!load(context, length_at, &length, sizeof(length)))
@@ -178,10 +178,7 @@ __noinline int about_flow_of_quote(struct xdp_md *context, struct frame *frame)
 
 static __always_inline bool may_be_error(const struct frame *frame)
 {
-    const struct packet *packet = &frame->packet;
-
-    return frame->parsed == PARSED_NO_PORTS && !packet->is_fragment &&
-           packet->protocol == (packet->is_ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP);
+    return is_icmp(frame) && !frame->packet.is_fragment;
 }
 
 #endif

@@ -6,13 +6,16 @@
 //! 3. The tables are written.
 //! 4. The new ports are opened.
 //! 5. The program is detached from the interfaces of closed ports.
+//! 6. In host mode: the filters at the egress of interfaces without a port are removed.
+//!
+//! In host mode the frames of a closed port pass to the kernel, and a new interface gets its filter in step 1.
 //!
 //! A failure before the tables are written leaves ports and tables as they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use libbpf_rs::ProgramMut;
-use spillway_rules::{Config, PortId};
+use spillway_rules::{Config, ConfigError, PortId};
 
 use super::ports::{PortError, Ports};
 use super::tables::ConfigureError;
@@ -49,6 +52,9 @@ impl Switch {
         interfaces: &BTreeMap<PortId, String>,
     ) -> Result<Vec<(PortId, PortError)>, SwitchError> {
         config.check()?;
+        if config.mode != self.mode {
+            return Err(ConfigError::ModeChange.into());
+        }
         let program = object::program(NAME, &self.object);
         if self.has_adopted_links {
             self.ports.update_program(&program)?;
@@ -93,6 +99,8 @@ fn prepare(
     for (port, index) in ports.linked()? {
         if wanted.get(&port) == Some(&index) {
             change.kept.insert(port);
+            // Of an earlier version of the program, or removed by somebody.
+            failures.extend(ports.repair_filter(port).err().map(|error| (port, error)));
         } else if wanted.contains_key(&port) || wanted.values().any(|one| *one == index) {
             ports.forget(port)?;
             ports.unlink(port)?;
@@ -114,13 +122,15 @@ fn prepare(
 fn revert(ports: &mut Ports, program: &ProgramMut<'_>, change: Change) -> Result<(), PortError> {
     change.new.into_iter().try_for_each(|port| ports.unlink(port))?;
     change.removed.into_iter().try_for_each(|(port, index)| ports.link_again(program, port, index))?;
-    Ok(ports.open_only(|_| true)?)
+    ports.open_only(|_| true)?;
+    ports.remove_stray_filters()
 }
 
 /// Opens the ports of the change, and removes the links of others.
 fn finish(ports: &mut Ports, change: &Change) -> Result<(), PortError> {
     ports.open_only(|port| !change.unwanted.contains(&port))?;
-    change.unwanted.iter().try_for_each(|port| ports.unlink(*port))
+    change.unwanted.iter().try_for_each(|port| ports.unlink(*port))?;
+    ports.remove_stray_filters()
 }
 
 impl From<ConfigureError> for SwitchError {

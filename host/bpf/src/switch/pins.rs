@@ -6,9 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
-use spillway_rules::PortId;
+use spillway_rules::{Mode, PortId};
 
 use super::attachment::{Attachment, attachment};
+use super::egress;
 use super::layout::{LAYOUT_VERSION, ONLY, Settings};
 use super::open_ports;
 use crate::BpfError;
@@ -49,6 +50,8 @@ pub enum PinError {
         /// The layout of the pinned maps.
         found: u32,
     },
+    /// The maps are those of a switch in the other mode.
+    Mode(PathBuf),
     /// The program is attached to an interface of another network namespace.
     Namespace {
         /// The directory.
@@ -81,6 +84,12 @@ impl fmt::Display for PinError {
                 f,
                 "the maps in {} have layout {found}, this program needs layout {LAYOUT_VERSION}: start the version of \
                  Spillway that created them, or remove them, which ends all moved connections",
+                directory.display()
+            ),
+            PinError::Mode(directory) => write!(
+                f,
+                "the maps in {} are those of a switch in the other mode: remove them with `spillway switch --config FILE \
+                 --detach`, which ends all moved connections, or give this switch another name",
                 directory.display()
             ),
             PinError::Namespace { directory, port } => write!(
@@ -143,6 +152,11 @@ impl Pins {
         Pins(directory.to_owned())
     }
 
+    /// The directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.0
+    }
+
     /// A pinned map; `None` if it does not exist.
     pub(super) fn open_map(&self, name: &str) -> Result<Option<MapHandle>, BpfError> {
         let path = self.map(name);
@@ -152,11 +166,17 @@ impl Pins {
     /// The layout's version of the pinned maps, and their epoch; `None` without the map `settings`. An interrupted start
     /// leaves version 0.
     pub(super) fn version_and_epoch(&self) -> Result<Option<(u32, u64)>, BpfError> {
+        let settings = self.settings()?;
+        Ok(settings.map(|value| Settings::version_and_epoch(&value).unwrap_or((u32::MAX, 0))))
+    }
+
+    /// The pinned settings; `None` without the map `settings`.
+    fn settings(&self) -> Result<Option<Vec<u8>>, BpfError> {
         let Some(settings) = self.open_map("settings")? else { return Ok(None) };
         let value = settings
             .lookup(&ONLY, MapFlags::ANY)
             .map_err(BpfError::of(format!("cannot read the map `settings` in {}", self.0.display())))?;
-        Ok(Some(value.as_deref().and_then(Settings::version_and_epoch).unwrap_or((u32::MAX, 0))))
+        Ok(Some(value.unwrap_or_default()))
     }
 
     /// The epoch of the pinned maps; `None` without pinned maps. Removes maps that an interrupted start has left behind:
@@ -169,6 +189,14 @@ impl Pins {
         }
         self.clear()?;
         Ok(None)
+    }
+
+    /// Checks that pinned maps are those of a switch in this mode.
+    pub(super) fn check_mode(&self, mode: Mode) -> Result<(), PinError> {
+        match self.settings()?.as_deref().and_then(Settings::mode) {
+            Some(found) if found != mode => Err(PinError::Mode(self.0.clone())),
+            _ => Ok(()),
+        }
     }
 
     /// Makes an object use the pinned maps, and pin those that it creates when it is loaded.
@@ -230,7 +258,9 @@ impl Pins {
 
     /// Detaches the program from all interfaces, and removes all pins. The kernel ends maps that no process uses.
     fn clear(&self) -> Result<(), PinError> {
-        for (_, link) in self.open_links()? {
+        let links = self.open_links()?;
+        self.remove_filters(&links)?;
+        for (_, link) in links {
             // The kernel ends an unpinned link some time later: without this, frames could pass after the return.
             // Fails only if the interface was removed, and the program with it.
             let _ = link.detach();
@@ -245,6 +275,24 @@ impl Pins {
             fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Detaches the programs at the egress of interfaces, in host mode.
+    ///
+    /// # Errors
+    /// The interfaces are in another network namespace, or the system has failed.
+    fn remove_filters(&self, links: &[(PortId, Link)]) -> Result<(), PinError> {
+        if !egress::has_pins(&self.0) {
+            return Ok(());
+        }
+        for (port, link) in links {
+            match attachment(link)? {
+                Attachment::Here(index) => egress::detach(index)?,
+                Attachment::Elsewhere => return Err(self.elsewhere(*port)),
+                Attachment::Nowhere => {}
+            }
+        }
+        Ok(egress::detach_pinned(&self.0)?)
     }
 
     /// Removes all pins and the directory.
