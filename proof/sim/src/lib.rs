@@ -50,3 +50,4 @@ mod turns;
 mod violations;
 
 pub use run_seeds::run_seeds;
+pub use violations::Violation;

@@ -1,7 +1,26 @@
 //! The violations of a run.
 
+use std::fmt;
+
+use serde::Serialize;
+
 /// Later violations are mostly consequences of the first few.
 const KEPT_MAX: usize = 20;
+
+/// A violation of a world's check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Violation<C> {
+    /// The violated check.
+    pub check: C,
+    /// Description of the observation that violates the check.
+    pub what: String,
+}
+
+impl<C: fmt::Debug> fmt::Display for Violation<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.check, self.what)
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Violations<T>(Vec<T>);

@@ -131,23 +131,23 @@ impl MigrationSettings {
     /// The first setting that is out of its bounds.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let MoveLimits { moves_per_s_max, stay_min, return_min, room_percent, silent_after } = self.limits;
-        check_times(&[
+        check_rows(&[
             ("queueing_full", self.queueing_full, US * 10..=SECOND * 10, "10us to 10s"),
             ("stay_min", stay_min, Duration::ZERO..=HOUR, "up to 1h"),
             ("return_min", return_min, Duration::ZERO..=HOUR, "up to 1h"),
             ("silent_after", silent_after, MS..=HOUR, "1ms to 1h"),
         ])?;
-        check_numbers(&[
+        check_rows(&[
             ("moves_per_s_max", moves_per_s_max, 1..=1_000_000, "1 to 1,000,000"),
             ("room_percent", room_percent, 1..=100, "1 to 100"),
         ])?;
         match self.policy {
-            MovePolicy::Reactive(ReactiveSettings { load_start, load_stop }) => check_numbers(&[
+            MovePolicy::Reactive(ReactiveSettings { load_start, load_stop }) => check_rows(&[
                 ("load_start", load_start, 10_000..=LOAD_MAX, "10,000 to 1,000,000"),
                 ("load_stop", load_stop, 0..=load_start, "at most load_start"),
             ]),
             MovePolicy::Proactive(ProactiveSettings { excess_start, excess_stop, load_start, load_stop }) => {
-                check_numbers(&[
+                check_rows(&[
                     ("excess_start", excess_start, 10_000..=LOAD_MAX, "10,000 to 1,000,000"),
                     ("excess_stop", excess_stop, 0..=excess_start, "at most excess_start"),
                     ("load_start", load_start, 10_000..=LOAD_MAX, "10,000 to 1,000,000"),
@@ -160,19 +160,9 @@ impl MigrationSettings {
 
 type Row<T> = (&'static str, T, RangeInclusive<T>, &'static str);
 
-fn check_times(rows: &[Row<Duration>]) -> Result<(), OutOfBounds> {
-    check_rows(rows)
-}
-
-fn check_numbers(rows: &[Row<u32>]) -> Result<(), OutOfBounds> {
-    check_rows(rows)
-}
-
 fn check_rows<T: PartialOrd>(rows: &[Row<T>]) -> Result<(), OutOfBounds> {
-    match rows.iter().find(|(_, value, range, _)| !range.contains(value)) {
-        Some((setting, _, _, bounds)) => Err(OutOfBounds { setting, bounds }),
-        None => Ok(()),
-    }
+    let outside = rows.iter().find(|(_, value, range, _)| !range.contains(value));
+    outside.map_or(Ok(()), |(setting, _, _, bounds)| Err(OutOfBounds { setting, bounds }))
 }
 
 #[cfg(test)]
@@ -184,19 +174,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_within_bounds_and_errors_name_the_setting() {
-        assert_eq!(MigrationSettings::default().check(), Ok(()));
-        let reactive = MovePolicy::Reactive(ReactiveSettings::default());
-        assert_eq!(MigrationSettings { policy: reactive, ..MigrationSettings::default() }.check(), Ok(()));
-        let error = |change: fn(&mut MigrationSettings)| {
-            let mut settings = MigrationSettings::default();
-            change(&mut settings);
-            settings.check().unwrap_err().to_string()
-        };
-        assert_eq!(error(|s| s.queueing_full = US), "queueing_full must be 10us to 10s");
-        assert_eq!(error(|s| s.limits.room_percent = 0), "room_percent must be 1 to 100");
+    fn every_policy_has_valid_defaults_and_errors_name_the_setting() {
+        let with = |policy| MigrationSettings { policy, ..MigrationSettings::default() };
+        let (proactive, reactive) = (ProactiveSettings::default(), ReactiveSettings::default());
+        assert_eq!(with(MovePolicy::Proactive(proactive)).check(), Ok(()));
+        assert_eq!(with(MovePolicy::Reactive(reactive)).check(), Ok(()));
+        let error = |settings: MigrationSettings| settings.check().unwrap_err().to_string();
+        let short = MigrationSettings { queueing_full: US, ..MigrationSettings::default() };
+        assert_eq!(error(short), "queueing_full must be 10us to 10s");
+        let limits = MoveLimits { room_percent: 0, ..MoveLimits::default() };
+        let no_room = MigrationSettings { limits, ..MigrationSettings::default() };
+        assert_eq!(error(no_room), "room_percent must be 1 to 100");
         let swapped = ReactiveSettings { load_start: 500_000, load_stop: 600_000 };
-        let error = MigrationSettings { policy: MovePolicy::Reactive(swapped), ..Default::default() }.check();
-        assert_eq!(error.unwrap_err().to_string(), "load_stop must be at most load_start");
+        assert_eq!(error(with(MovePolicy::Reactive(swapped))), "load_stop must be at most load_start");
     }
 }

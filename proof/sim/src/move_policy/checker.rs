@@ -1,6 +1,5 @@
 //! Checks each decision against the limits, outside the code under test, and counts moves and latencies.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,7 +7,7 @@ use spillway_policy::migration::{Decision, MigrationSettings, MovePolicy, PeerRe
 use spillway_transport::Time;
 
 use super::plan::{COUNTS_FROM, COUNTS_UNTIL, Plan};
-use crate::violations::Violations;
+use crate::violations::{self, Violations};
 
 /// A property of every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -37,19 +36,7 @@ impl Check {
 }
 
 /// A violation of a check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Violation {
-    /// The violated check.
-    pub check: Check,
-    /// Description of the observation that violates the check.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.check, self.what)
-    }
-}
+pub type Violation = violations::Violation<Check>;
 
 const SECOND: Duration = Duration::from_secs(1);
 const STAY_MIN: Duration = Duration::from_millis(100);

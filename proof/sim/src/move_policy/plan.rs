@@ -78,7 +78,8 @@ impl Plan {
         let at_home = CONNECTIONS.div_ceil(servers) as u64;
         let places = (at_home + if is_tight { 12 } else { rng.range(20, 80) }) as u32; // fits: below 200
         let limits = if is_tight {
-            MoveLimits { moves_per_s_max: 20, room_percent: 10, ..MoveLimits::default() }
+            let moves_per_s_max = rng.pick(&[20, 1_000]);
+            MoveLimits { moves_per_s_max, room_percent: 10, ..MoveLimits::default() }
         } else {
             MoveLimits::default()
         };

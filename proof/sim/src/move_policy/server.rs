@@ -31,13 +31,12 @@ pub(super) struct Server {
     pub connections: u32,
     queue: VecDeque<(Time, Job)>,
     in_service: Option<Job>,
-    /// CPU time, queueing times and requests since the last look.
+    /// CPU time, sum of queueing times, and requests whose service has begun and ended, since the last look.
     busy: Duration,
     queueing: Duration,
     begun: u32,
     served: u32,
-    /// Load of the last look, in millionths, without a policy too.
-    pub looked_at: Time,
+    looked_at: Time,
 }
 
 impl Server {

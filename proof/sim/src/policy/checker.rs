@@ -1,7 +1,6 @@
 //! Counts late requests and moves, outside the code under test, and compares them with bounds.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,6 +8,7 @@ use spillway_policy::Carrier;
 use spillway_transport::Time;
 
 use super::plan::{Course, Plan};
+use crate::violations;
 
 /// A property of every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -37,19 +37,7 @@ impl Check {
 }
 
 /// A violation of a check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Violation {
-    /// The violated check.
-    pub check: Check,
-    /// Description of the observation that violates the check.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.check, self.what)
-    }
-}
+pub type Violation = violations::Violation<Check>;
 
 const BIN_WIDTH: Duration = Duration::from_millis(100);
 /// A bin with fewer requests has no meaningful p99.

@@ -1,8 +1,8 @@
 //! The checks of sessions, and their violations.
 
-use std::fmt;
-
 use serde::Serialize;
+
+use crate::violations;
 
 /// A property of every session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -48,16 +48,4 @@ impl Check {
 }
 
 /// A violation of a check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Violation {
-    /// The violated check.
-    pub check: Check,
-    /// Description of the observation that violates the check.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.check, self.what)
-    }
-}
+pub type Violation = violations::Violation<Check>;

@@ -1,6 +1,7 @@
 //! `spillway-lab sim`: runs the shipped core in simulations.
 
 mod batching;
+mod move_policy;
 mod policy;
 mod relay;
 mod session;
@@ -33,6 +34,9 @@ enum Simulation {
     Batching(batching::Args),
     /// Processes that use helpers when replies are late, and a server that releases them; every decision is checked
     Policy(policy::Args),
+    /// Servers that move connections to each other by policy, under a load that is skewed or steps: latency, and the
+    /// number of moves; every decision is checked
+    MovePolicy(move_policy::Args),
     /// The user-level TCP stack on a network that loses, delays, reorders, repeats and damages frames; every byte and
     /// every frame is checked
     Tcp(tcp::Args),
@@ -61,6 +65,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Simulation::Session(session) => session::run(&session),
         Simulation::Batching(batching) => batching::run(&batching),
         Simulation::Policy(policy) => policy::run(&policy),
+        Simulation::MovePolicy(move_policy) => move_policy::run(&move_policy),
         Simulation::Tcp(tcp) => tcp::run(&tcp),
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
