@@ -16,9 +16,13 @@ const REQUEST_BYTES_MAX: usize = 6000;
 /// Gaps between replies that a connection remembers.
 const GAPS_MAX: usize = 1 << 20;
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+/// What all connections together have seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
     pub requests: u64,
+    /// Medians of the longest waits for a reply, during a move and in a time as long without a move.
+    pub longest_moving: Duration,
+    pub longest_quiet: Duration,
 }
 
 struct Connection {
@@ -32,8 +36,9 @@ struct Connection {
 pub struct Clients {
     connections: Vec<Connection>,
     is_over: Arc<AtomicBool>,
-    /// The longest wait for a reply during each move.
+    /// The longest wait for a reply during each move, and in as many times without a move.
     blackouts: Vec<Duration>,
+    quiet: Vec<Duration>,
 }
 
 impl Clients {
@@ -53,7 +58,7 @@ impl Clients {
             Connection { address, replies, waits, thread: host.thread(run).unwrap() }
         };
         let connections = (0..count).map(connect).collect();
-        Clients { connections, is_over, blackouts: Vec::new() }
+        Clients { connections, is_over, blackouts: Vec::new(), quiet: Vec::new() }
     }
 
     pub fn addresses(&self) -> Vec<SocketAddr> {
@@ -82,24 +87,38 @@ impl Clients {
 
     /// Records the longest wait for a reply on a connection that has moved since `began`.
     pub fn record_move(&mut self, client: SocketAddr, began: Instant) {
-        let connection = self.connections.iter().find(|connection| connection.address == client).unwrap();
-        let waits = connection.waits.lock().unwrap();
-        let during = waits.iter().rev().take_while(|(_, end)| *end >= began);
-        self.blackouts.extend(during.map(|(start, end)| *end - *start).max());
+        let longest = self.longest_wait(client, began);
+        self.blackouts.extend(longest);
     }
 
-    /// Ends all connections in order. Returns the number of requests, and the median of the longest waits.
-    pub fn stop(self) -> (Counts, Duration) {
+    /// As [`record_move`](Self::record_move), for a time in which the connection did not move.
+    pub fn record_quiet(&mut self, client: SocketAddr, began: Instant) {
+        let longest = self.longest_wait(client, began);
+        self.quiet.extend(longest);
+    }
+
+    fn longest_wait(&self, client: SocketAddr, began: Instant) -> Option<Duration> {
+        let connection = self.connections.iter().find(|connection| connection.address == client)?;
+        let waits = connection.waits.lock().unwrap();
+        let during = waits.iter().rev().take_while(|(_, end)| *end >= began);
+        during.map(|(start, end)| *end - *start).max()
+    }
+
+    /// Ends all connections in order.
+    pub fn stop(self) -> Figures {
         self.is_over.store(true, Ordering::Relaxed);
-        let mut counts = Counts::default();
+        let mut requests = 0;
         for connection in self.connections {
             connection.thread.join().unwrap().unwrap();
-            counts.requests += connection.replies.load(Ordering::Relaxed);
+            requests += connection.replies.load(Ordering::Relaxed);
         }
-        let mut blackouts = self.blackouts;
-        blackouts.sort_unstable();
-        (counts, blackouts[blackouts.len() / 2])
+        Figures { requests, longest_moving: median(self.blackouts), longest_quiet: median(self.quiet) }
     }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
 /// Sends requests until `is_over`; then the server must have returned everything, and ends the connection.
