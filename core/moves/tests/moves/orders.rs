@@ -61,3 +61,21 @@ fn orders_of_connections_that_end_and_to_unknown_servers_are_refused() {
     rack.run_until("the connection ends", |rack| rack.host(1).echo.here.is_empty());
     assert_eq!(rack.host(1).results, [OrderResult::Closed]);
 }
+
+/// Server 2 is not the original owner: its agent forgets the move without an event.
+#[test]
+fn an_order_ends_when_the_switch_forgets_its_move() {
+    let mut rack = Rack::new(100);
+    rack.order(1, 2).unwrap();
+    rack.run_until("the connection moves", |rack| rack.host(2).echo.here.len() == 1);
+    rack.host(2).is_device_busy = true;
+    rack.order(2, 1).unwrap();
+    rack.run_until("the source is to export", |rack| rack.host(2).server.has_exports());
+    rack.restart_switch();
+    rack.run_until("the order ends", |rack| !rack.host(2).results.is_empty());
+    assert_eq!(rack.host(2).results, [OrderResult::Ended(MoveResult::Kept)]);
+    rack.host(2).is_device_busy = false;
+    let returned = rack.client.returned;
+    rack.run_until("the stream continues", |rack| rack.client.returned > returned + 10_000);
+    assert_eq!(rack.host(2).echo.here.len(), 1);
+}

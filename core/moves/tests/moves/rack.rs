@@ -121,6 +121,8 @@ pub struct Host {
     pub echo: Echo,
     frames: VecDeque<Vec<u8>>,
     datagrams: VecDeque<Vec<u8>>,
+    /// The device does not take frames: connections do not leave.
+    pub is_device_busy: bool,
     pub results: Vec<OrderResult>,
 }
 
@@ -145,6 +147,7 @@ impl Rack {
             echo: Echo::default(),
             frames: VecDeque::new(),
             datagrams: VecDeque::new(),
+            is_device_busy: false,
             results: Vec::new(),
         };
         let mut rack = Rack {
@@ -161,6 +164,11 @@ impl Rack {
         rack.run(Duration::from_millis(20));
         assert_eq!(rack.hosts[0].echo.here.len(), 1, "the client should be connected");
         rack
+    }
+
+    /// The switch loses all entries, and begins a new epoch.
+    pub fn restart_switch(&mut self) {
+        self.switch = Switch::new(config(), 8_000).unwrap();
     }
 
     pub fn host(&mut self, number: u8) -> &mut Host {
@@ -244,7 +252,9 @@ impl Rack {
         }
         sent.into_iter().for_each(|frame| self.forward(number, frame));
         let host = self.host(number);
-        host.server.frames_sent(&mut host.echo, now);
+        if !host.is_device_busy {
+            host.server.frames_sent(&mut host.echo, now);
+        }
         while let Some((_, result)) = host.server.poll_result() {
             host.results.push(result);
         }

@@ -76,6 +76,23 @@ fn a_connection_comes_back_from_a_server_that_has_no_room() {
     finish(&mut rack);
 }
 
+/// The target is ready, the device of the source has frames yet, and the move ends in this time.
+#[test]
+fn a_connection_whose_move_ends_before_the_export_stays() {
+    let mut rack = Rack::new(100);
+    rack.host(1).is_device_busy = true;
+    rack.order(1, 2).unwrap();
+    rack.run_until("the source is to export", |rack| rack.host(1).server.has_exports());
+    rack.restart_switch();
+    rack.run(Duration::from_secs(1));
+    assert!(rack.host(1).server.has_exports());
+    rack.host(1).is_device_busy = false;
+    let returned = rack.client.returned;
+    rack.run_until("the stream continues", |rack| rack.client.returned > returned + 10_000);
+    assert_eq!((rack.host(1).echo.here.len(), rack.counters(1).moved), (1, 0));
+    finish(&mut rack);
+}
+
 #[test]
 fn moved_connections_may_be_aborted_by_the_application() {
     let mut rack = Rack::new(100);
