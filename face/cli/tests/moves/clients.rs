@@ -75,7 +75,7 @@ impl Clients {
                     "the connection of {} has ended",
                     connection.address
                 );
-                connection.replies.load(Ordering::Relaxed) > seen + 20
+                connection.replies.load(Ordering::Relaxed) > seen + 3
             });
         }
     }
