@@ -104,10 +104,14 @@ impl Orders {
         waiting.map(|(flow, order)| Order { flow: *flow, to: order.to }).collect()
     }
 
+    /// Flows whose moves have begun and have not ended.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = Flow> {
+        self.0.iter().filter(|(_, order)| order.stage != Stage::Waiting).map(|(flow, _)| *flow)
+    }
+
     /// How many moves may begin now.
     pub(crate) fn free(&self) -> usize {
-        let under_way = self.0.values().filter(|order| order.stage != Stage::Waiting).count();
-        UNDER_WAY_MAX.saturating_sub(under_way)
+        UNDER_WAY_MAX.saturating_sub(self.under_way().count())
     }
 
     /// The move has begun.

@@ -34,6 +34,16 @@ pub enum Request {
         #[serde(default)]
         to: Option<String>,
     },
+    /// Always refused, because helpers do not relieve this server. `spillway relief` sends this to every program of a host.
+    Relief {
+        /// Name of the service.
+        service: String,
+        /// The override.
+        word: String,
+        /// Time after which the override ends.
+        #[serde(default)]
+        lasts_ms: Option<u64>,
+    },
 }
 
 /// What became of the connections of a request.
@@ -105,7 +115,7 @@ impl<A: Movable + 'static> Answers for Control<A> {
     fn needs(request: &Request) -> Rights {
         match request {
             Request::Status {} => Rights::Read,
-            Request::Move { .. } => Rights::Operate,
+            Request::Move { .. } | Request::Relief { .. } => Rights::Operate,
         }
     }
 
@@ -114,6 +124,9 @@ impl<A: Movable + 'static> Answers for Control<A> {
             Request::Status {} => self.status().map(|status| json!(status)),
             Request::Move { service, connection, to } => {
                 self.migrate(&service, connection, to.as_deref()).map(|outcome| json!(outcome))
+            }
+            Request::Relief { service, .. } => {
+                Err(unknown_service(&service, "a server on the user-level stack has no helped clients"))
             }
         }
     }

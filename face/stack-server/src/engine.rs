@@ -11,10 +11,11 @@ use spillway_transport::Time;
 use spillway_xdp::{BATCH_FRAMES, Device, Driver, Endpoint, Endpoints, Queues, Turn};
 use tracing::{info, warn};
 
+use crate::about::About;
 use crate::datagrams::Datagrams;
 use crate::error::EngineError;
 use crate::interface::{self, Held, Opened};
-use crate::remote::{About, Remote, Waiters};
+use crate::remote::{Remote, Waiters};
 use crate::settings::EngineSettings;
 use crate::station::Station;
 

@@ -131,3 +131,48 @@ fn peer(peer: &Peer) -> Result<PeerServer, String> {
         place: peer.place,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "[moves]\npeers_key_file = \"peers.key\"\n";
+
+    fn peer(name: &str, id: u32) -> String {
+        format!(
+            "[[moves.peer]]\nname = \"{name}\"\nid = {id}\naddress = \"10.0.0.5:7720\"\nmac = \
+             \"02:00:00:00:00:05\"\nplace = \"10.0.0.5:11211\"\n"
+        )
+    }
+
+    fn parse(text: &str) -> Result<MovesFile, String> {
+        MovesFile::parse(Path::new("peers.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn mistakes_are_reported_with_their_line() {
+        let cases = [
+            (format!("{HEAD}{}colour = 1\n", peer("a", 1)), "line 8"),
+            (format!("{HEAD}{}", peer("a", 256)), "line 5"),
+            ("[moves]\n".to_owned(), "peers_key_file"),
+            ("[helper]\n".to_owned(), "moves"),
+        ];
+        for (text, expected) in cases {
+            let why = parse(&text).expect_err(&text);
+            assert!(why.contains("peers.toml") && why.contains(expected), "{expected}: {why}");
+        }
+        let many: String = (0..=PEERS_MAX).map(|number| peer(&format!("s{number}"), 1)).collect();
+        assert!(parse(&format!("{HEAD}{many}")).unwrap_err().contains("at most 255"));
+    }
+
+    #[test]
+    fn missing_values_are_named() {
+        let file = parse(&format!("{HEAD}{}", peer("a", 1))).unwrap();
+        let why = |switch, key: Option<&Path>| file.settings(switch, key).unwrap_err().to_string();
+        assert!(why(None, None).contains("give `switch`"));
+        let switch = "10.0.0.1:9511".parse().ok();
+        assert!(why(switch, None).contains("give `key_file`"));
+        assert!(why(switch, Some(Path::new("/none/a.key"))).contains("/none/a.key"));
+        assert!(super::peer(&Peer { id: 0, ..file.section.peers[0].clone() }).is_err());
+    }
+}

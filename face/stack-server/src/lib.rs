@@ -10,10 +10,11 @@
 //! - `interface`: the interface, its steering program, and the stack
 //! - `datagrams`: messages to and from the switch and other servers, over one socket of the kernel
 //! - `station`: stack, agent and application as the endpoint of a device
-//! - `engine`: the loop; `remote`: orders from other threads; `control`, `status`: the admin socket
+//! - `engine`: the loop; `remote`, `about`: orders from other threads; `control`, `status`: the admin socket
 //! - `process`: all of this as a process: [`run`]
 #![forbid(unsafe_code)]
 
+mod about;
 mod control;
 mod datagrams;
 mod engine;

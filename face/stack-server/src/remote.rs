@@ -7,59 +7,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use spillway_bpf::Mode;
 use spillway_moves::{Movable, Order, OrderError, OrderResult, Server};
 use spillway_net::Unreachable;
-use spillway_wire::switch::{Flow, ServerId};
+use spillway_wire::switch::Flow;
 
-use crate::settings::{EngineSettings, PeerServer};
+use crate::about::About;
 use crate::status::ServerStatus;
 
 /// For this time a caller waits for the results of its orders. A move whose outcome the switch does not confirm takes longer.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For this time a caller waits for the thread.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// What other threads know about a server.
-#[derive(Debug)]
-pub(crate) struct About {
-    pub(crate) name: String,
-    pub(crate) service: SocketAddr,
-    pub(crate) interface: String,
-    pub(crate) place: SocketAddr,
-    pub(crate) mode: Mode,
-    pub(crate) own: Option<String>,
-    peers: Vec<PeerServer>,
-}
-
-impl About {
-    pub(crate) fn new(
-        settings: &EngineSettings,
-        own: Option<PeerServer>,
-        place: SocketAddr,
-        mode: Mode,
-    ) -> About {
-        About {
-            name: settings.name.clone(),
-            service: settings.service,
-            interface: settings.interface.clone(),
-            place,
-            mode,
-            own: own.map(|own| own.name),
-            peers: settings.moves.as_ref().map(|moves| moves.peers.clone()).unwrap_or_default(),
-        }
-    }
-
-    /// The name of a server, for the log.
-    pub(crate) fn name_of(&self, id: Option<ServerId>) -> &str {
-        let peer = id.and_then(|id| self.peers.iter().find(|peer| peer.id == id));
-        peer.map_or("the least loaded server", |peer| &peer.name)
-    }
-
-    fn id_of(&self, name: &str) -> Option<ServerId> {
-        self.peers.iter().find(|peer| peer.name == name).map(|peer| peer.id)
-    }
-}
 
 /// Callers that wait for the results of orders, by flow.
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@ use spillway_bpf::Mode;
 use spillway_handoff::Agent;
 use spillway_moves::Server;
 
-use crate::remote::About;
+use crate::about::About;
 
 /// A server's status, as `spillway status --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -222,6 +222,17 @@ impl Agent {
             || self.targets.contains_key(flow)
     }
 
+    /// Whether this server moves a connection to another one.
+    pub fn is_source(&self, flow: &Flow) -> bool {
+        self.sources.contains_key(flow)
+    }
+
+    /// Whether the connection is still to be exported. A driver that does not export at once, but when the connection's
+    /// frames have left, must ask before: the move may have ended since [`Event::Export`].
+    pub fn is_exporting(&self, flow: &Flow) -> bool {
+        self.sources.get(flow).is_some_and(Source::is_exporting)
+    }
+
     /// The connection was exported: the answer to [`Event::Export`].
     pub fn exported(&mut self, now: Time, flow: Flow, state: Arc<[u8]>) {
         let Some(source) = self.sources.get_mut(&flow) else { return };

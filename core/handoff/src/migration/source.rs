@@ -217,6 +217,11 @@ impl Source {
         None
     }
 
+    /// Whether the driver is to export the connection.
+    pub(crate) fn is_exporting(&self) -> bool {
+        matches!(self.phase, Phase::Exporting(_))
+    }
+
     /// The connection was exported. A state with too many parts comes back at once.
     pub(crate) fn exported(&mut self, now: Time, state: Arc<[u8]>) {
         if let Phase::Exporting(to) = self.phase {

@@ -1,7 +1,9 @@
 //! Orders become moves, and connections leave.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
+use spillway_handoff::MoveResult;
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
 
@@ -12,6 +14,7 @@ use crate::orders::{Order, OrderResult};
 impl Server {
     /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long.
     pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) {
+        self.end_forgotten_orders();
         let mut free = self.orders.free();
         let waiting = self.orders.waiting();
         for Order { flow, to } in waiting {
@@ -39,11 +42,24 @@ impl Server {
         }
     }
 
+    /// The agent forgets moves before their export, without an event, when the switch has lost its entries.
+    fn end_forgotten_orders(&mut self) {
+        let Some(agent) = &self.agent else { return };
+        let forgotten: Vec<Flow> = self.orders.under_way().filter(|flow| !agent.is_source(flow)).collect();
+        for flow in forgotten {
+            self.counters.kept += 1;
+            self.end_order(&flow, OrderResult::Ended(MoveResult::Kept));
+        }
+    }
+
     /// All frames that [`poll_transmit`](Self::poll_transmit) has returned have left: connections whose targets are ready
     /// leave behind them. Call it after each turn, and [`poll_datagram`](Self::poll_datagram) after it.
     pub fn frames_sent<A: Movable>(&mut self, application: &mut A, now: Time) {
         while let Some(flow) = self.exports.pop_front() {
-            self.export(application, now, flow);
+            // The switch may have ended the move since the agent's demand.
+            if self.agent.as_ref().is_some_and(|agent| agent.is_exporting(&flow)) {
+                self.export(application, now, flow);
+            }
         }
         self.run_agent(application, now);
     }

@@ -1,11 +1,10 @@
 //! Options of servers on the user-level stack, and the process around them.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use spillway_daemon::Log;
 use spillway_stack_server::{EngineError, EngineSettings, Movable, MovesFile, ProcessSettings};
 
 /// Options of a server on the user-level stack.
@@ -50,7 +49,8 @@ pub(crate) struct XdpArgs {
 
 /// Runs a server until SIGTERM. Prints a line when clients can connect.
 pub(crate) fn run<A: Movable + Send + 'static>(args: &XdpArgs, command: &str, application: A) -> ExitCode {
-    match start_log().map_err(EngineError::Host).and_then(|()| serve(args, command, application)) {
+    start_log();
+    match serve(args, command, application) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("spillway-lab {command}: {error}");
@@ -77,29 +77,8 @@ fn serve<A: Movable + Send + 'static>(
     spillway_stack_server::run(&settings, &process, application, || println!("serving {service}"))
 }
 
-/// The log on standard error, written by a separate thread.
-fn start_log() -> io::Result<()> {
-    let log = Log::to_standard_error(|dropped| format!("{dropped} log lines dropped\n").into_bytes())?;
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_target(false)
-        .with_writer(move || Line(log))
-        .log_internal_errors(false);
+fn start_log() {
+    let log = tracing_subscriber::fmt().with_ansi(false).with_target(false).with_writer(io::stderr);
     // Fails only if a log is already set up.
-    let _ = tracing::subscriber::set_global_default(subscriber.finish());
-    Ok(())
-}
-
-/// One line of the log.
-struct Line(&'static Log);
-
-impl Write for Line {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.put(bytes.to_vec());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+    let _ = tracing::subscriber::set_global_default(log.finish());
 }

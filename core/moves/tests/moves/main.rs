@@ -1,0 +1,7 @@
+//! Two servers, which echo, behind the switch of core/rules, and a client on a stack of its own, in virtual time.
+
+mod client;
+mod echo;
+mod orders;
+mod rack;
+mod streams;

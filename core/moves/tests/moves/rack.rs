@@ -1,0 +1,330 @@
+//! The hosts and the switch between them.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use spillway_auth::{Key, SwitchKey};
+use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings, Transmit};
+use spillway_moves::{Counters, Order, OrderError, OrderResult, Server};
+use spillway_rules::config::{
+    Config, Place, Port, PortId, Server as ConfigServer, ServiceId, Services, Station,
+};
+use spillway_rules::{Action, Address, Switch};
+use spillway_tcp::{Listener, Resolver, Settings, Stack, isn};
+use spillway_transport::{Time, Transport};
+use spillway_wire::handoff::Run;
+use spillway_wire::packet::ethernet::{self, Mac};
+use spillway_wire::packet::{checksum, ipv4, udp};
+use spillway_wire::switch::{Flow, ServerId};
+
+use crate::client::Client;
+use crate::echo::Echo;
+
+const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
+const CONTROL: &str = "10.0.255.254:7300";
+const CLIENT: u8 = 9;
+const SERVICE: ServiceId = ServiceId(1);
+
+fn end(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn place(server: u8) -> SocketAddr {
+    if server == 1 { end("10.0.0.1:80") } else { end("10.0.0.3:8080") }
+}
+
+fn mac(host: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, host])
+}
+
+fn port(number: u8) -> PortId {
+    PortId::new(number).unwrap()
+}
+
+fn key(server: u8) -> SwitchKey {
+    SwitchKey::from_bytes([server; 16])
+}
+
+fn config() -> Config {
+    let may_own: Services = [SERVICE].into_iter().collect();
+    let port_of = |number, is_server| Port {
+        id: port(number),
+        mac: Mac([2, 1, 0, 0, 0, number]),
+        is_server,
+        may_own: if is_server { may_own } else { Services::NONE },
+    };
+    let at = |number: u8| Place {
+        at: place(number).into(),
+        service: place(1).into(),
+        number: SERVICE,
+        server: ServerId(number),
+    };
+    let server = |number| ConfigServer {
+        id: ServerId(number),
+        key: key(number),
+        address: Address::from(place(number).ip()),
+        mac: mac(number),
+        port: port(number),
+    };
+    Config {
+        ports: vec![port_of(1, true), port_of(2, true), port_of(CLIENT, false)],
+        stations: [1, 2, CLIENT].map(|n| Station { mac: mac(n), port: port(n) }).into(),
+        prefixes: Vec::new(),
+        own_addresses: vec![Address::from(end(CONTROL).ip())],
+        control: vec![end(CONTROL).into()],
+        daemon_key: SwitchKey::from_bytes([0xda; 16]),
+        servers: vec![server(1), server(2)],
+        places: vec![at(1), at(2)],
+        owner_timeout: OWNER_TIMEOUT,
+        flows_max: 16,
+        service_flows_max: Default::default(),
+    }
+}
+
+fn stack(now: Time, host: u8, ip: IpAddr, connections_max: u32) -> Stack {
+    let settings = Settings::new(mac(host), ip, 8, isn::Key([host; 16]));
+    let listeners =
+        if host == CLIENT { Vec::new() } else { vec![Listener { address: place(host), is_gated: false }] };
+    let connections_max = connections_max + settings.half_open_max;
+    let settings = Settings { resolver: Resolver::Driver, listeners, connections_max, ..settings };
+    Stack::new(now, settings).unwrap()
+}
+
+fn server(now: Time, number: u8, connections_max: u32) -> Server {
+    let mut stack = stack(now, number, place(number).ip(), connections_max);
+    stack.set_listening(0, number == 1);
+    let agent = AgentSettings {
+        id: ServerId(number),
+        key: key(number),
+        peers_key: Key::from_secret([5; 32]),
+        run: Run::new(u64::from(number)).unwrap(),
+        mac: mac(number),
+        services: vec![Service {
+            endpoint: place(1).into(),
+            place: place(number).into(),
+            original: ServerId(1),
+        }],
+        peers: [1, 2].map(|id| Peer { id: ServerId(id), mac: mac(id) }).into(),
+        heartbeat: Duration::from_millis(10),
+        owner_timeout: OWNER_TIMEOUT,
+        times: MoveTimes::default(),
+        time_wait: Duration::from_secs(1),
+        limits: Limits::default(),
+    };
+    Server::new(stack, Some(Agent::new(now, agent)), [place(1).into()])
+}
+
+/// A server's host.
+pub struct Host {
+    pub server: Server,
+    pub echo: Echo,
+    frames: VecDeque<Vec<u8>>,
+    datagrams: VecDeque<Vec<u8>>,
+    /// The device does not take frames: connections do not leave.
+    pub is_device_busy: bool,
+    pub results: Vec<OrderResult>,
+}
+
+pub struct Rack {
+    pub now: Time,
+    switch: Switch,
+    /// Servers 1 and 2. Server 1 is the original owner.
+    pub hosts: [Host; 2],
+    pub client: Client,
+    client_frames: VecDeque<Vec<u8>>,
+    pub client_sends: bool,
+    /// Decides which datagrams between servers are lost.
+    pub is_lost: Box<dyn FnMut(u8) -> bool>,
+}
+
+impl Rack {
+    /// With an open connection to server 1. `connections_max`: of server 2.
+    pub fn new(connections_max: u32) -> Rack {
+        let now = Time(1_000_000_000);
+        let host = |number, connections_max| Host {
+            server: server(now, number, connections_max),
+            echo: Echo::default(),
+            frames: VecDeque::new(),
+            datagrams: VecDeque::new(),
+            is_device_busy: false,
+            results: Vec::new(),
+        };
+        let mut rack = Rack {
+            now,
+            switch: Switch::new(config(), 7_000).unwrap(),
+            hosts: [host(1, 100), host(2, connections_max)],
+            client: Client::new(stack(now, CLIENT, end("10.0.0.2:0").ip(), 100)),
+            client_frames: VecDeque::new(),
+            client_sends: true,
+            is_lost: Box::new(|_| false),
+        };
+        rack.run(Duration::from_millis(200));
+        rack.client.connect(now, place(1));
+        rack.run(Duration::from_millis(20));
+        assert_eq!(rack.hosts[0].echo.here.len(), 1, "the client should be connected");
+        rack
+    }
+
+    /// The switch loses all entries, and begins a new epoch.
+    pub fn restart_switch(&mut self) {
+        self.switch = Switch::new(config(), 8_000).unwrap();
+    }
+
+    pub fn host(&mut self, number: u8) -> &mut Host {
+        &mut self.hosts[usize::from(number) - 1]
+    }
+
+    pub fn counters(&self, number: u8) -> Counters {
+        self.hosts[usize::from(number) - 1].server.counters()
+    }
+
+    pub fn flow(&self) -> Flow {
+        Flow::new(self.client.address().into(), place(1).into()).unwrap()
+    }
+
+    /// Orders server `from` to move the connection to server `to`.
+    pub fn order(&mut self, from: u8, to: u8) -> Result<(), OrderError> {
+        let flow = self.flow();
+        self.host(from).server.order(Order { flow, to: Some(ServerId(to)) })
+    }
+
+    pub fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            self.turn();
+        }
+    }
+
+    /// Runs until a condition holds; at most 20 s.
+    #[track_caller]
+    pub fn run_until(&mut self, what: &str, mut is_true: impl FnMut(&mut Rack) -> bool) {
+        let until = self.now + Duration::from_secs(20);
+        while !is_true(self) {
+            assert!(self.now < until, "{what}: not after 20 s");
+            self.turn();
+        }
+    }
+
+    /// Each host takes one turn. A turn takes 100 µs.
+    pub fn turn(&mut self) {
+        let now = self.now;
+        self.client_turn(now);
+        for number in [1, 2] {
+            self.server_turn(now, number);
+        }
+        self.now = now + Duration::from_micros(100);
+    }
+
+    fn client_turn(&mut self, now: Time) {
+        for frame in std::mem::take(&mut self.client_frames) {
+            self.client.receive(now, &frame);
+        }
+        self.client.turn(now, self.client_sends);
+        let mut slot = vec![0; 2048];
+        while let Some(length) = self.client.stack.poll_transmit(now, &mut slot) {
+            self.forward(CLIENT, slot[..length].to_vec());
+        }
+        while let Some(peer) = self.client.stack.poll_next_hop_request() {
+            self.client.stack.set_next_hop(now, peer, Some(mac(1)));
+        }
+    }
+
+    fn server_turn(&mut self, now: Time, number: u8) {
+        let host = self.host(number);
+        let (frames, datagrams) = (std::mem::take(&mut host.frames), std::mem::take(&mut host.datagrams));
+        host.server.begin_turn(&mut host.echo, now);
+        for payload in datagrams {
+            host.server.handle_datagram(&mut host.echo, now, &payload);
+        }
+        for frame in frames {
+            host.server.deliver(&mut host.echo, now, &frame);
+        }
+        host.server.end_turn(&mut host.echo, now);
+        let mut slot = vec![0; 2048];
+        let mut sent = Vec::new();
+        while let Some(length) = host.server.poll_transmit(now, &mut slot) {
+            sent.push(slot[..length].to_vec());
+        }
+        let stack = host.server.connections_mut().stack_mut();
+        while let Some(peer) = stack.poll_next_hop_request() {
+            stack.set_next_hop(now, peer, Some(mac(CLIENT)));
+        }
+        sent.into_iter().for_each(|frame| self.forward(number, frame));
+        let host = self.host(number);
+        if !host.is_device_busy {
+            host.server.frames_sent(&mut host.echo, now);
+        }
+        while let Some((_, result)) = host.server.poll_result() {
+            host.results.push(result);
+        }
+        while let Some(transmit) = self.host(number).server.poll_datagram(now) {
+            match transmit {
+                Transmit::Switch(payload) => self.forward(number, control_frame(number, &payload[..])),
+                Transmit::Server { to: ServerId(to), payload } => {
+                    if !(self.is_lost)(number) {
+                        self.host(to).datagrams.push_back(payload);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A frame passes the switch.
+    fn forward(&mut self, from: u8, mut frame: Vec<u8>) {
+        let action = self.switch.handle_frame(self.now, port(from), &mut frame).action;
+        let to = match action {
+            Action::Answer => from,
+            Action::To(port) => port.number(),
+            _ => return,
+        };
+        match to {
+            CLIENT => self.client_frames.push_back(frame),
+            to => match datagram_in(&frame) {
+                Some(payload) => self.host(to).datagrams.push_back(payload),
+                None => self.host(to).frames.push_back(frame),
+            },
+        }
+    }
+}
+
+/// The payload of a datagram.
+fn datagram_in(frame: &[u8]) -> Option<Vec<u8>> {
+    let (_, packet) = ethernet::Header::parse(frame).ok()?;
+    let (ip, _, payload) = ipv4::Header::parse(packet).ok()?;
+    if ip.protocol != ipv4::PROTOCOL_UDP {
+        return None;
+    }
+    let (_, payload) = udp::Header::parse_v4(payload, ip.source, ip.target).ok()?;
+    Some(payload.to_vec())
+}
+
+fn control_frame(server: u8, payload: &[u8]) -> Vec<u8> {
+    let v4 = |end: SocketAddr| match end.ip() {
+        IpAddr::V4(ip) => ip,
+        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
+    };
+    let (source, target) = (v4(place(server)), v4(end(CONTROL)));
+    let length = udp::HEADER_BYTES + payload.len();
+    let at = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+    let mut frame = vec![0; at + length];
+    let switch = Mac([2, 1, 0, 0, 0, server]);
+    let header = ethernet::Header { target: switch, source: mac(server), kind: ethernet::KIND_IPV4 };
+    header.emit(frame.first_chunk_mut().unwrap());
+    let ip = ipv4::Header {
+        source,
+        target,
+        protocol: ipv4::PROTOCOL_UDP,
+        ttl: 64,
+        dscp_ecn: 0,
+        ident: 0,
+        dont_fragment: true,
+        payload_bytes: length as u16,
+    };
+    ip.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().unwrap());
+    frame[at + udp::HEADER_BYTES..].copy_from_slice(payload);
+    let header = udp::Header { source: 7301, target: 7300, payload_bytes: payload.len() as u16 };
+    let pseudo = checksum::pseudo_v4(source, target, ipv4::PROTOCOL_UDP, length as u32);
+    header.emit(&mut frame[at..], pseudo);
+    frame
+}

@@ -1,0 +1,107 @@
+//! A stream continues over moves.
+
+use std::time::Duration;
+
+use spillway_handoff::MoveResult;
+use spillway_moves::OrderResult;
+use spillway_transport::LostReason;
+use spillway_wire::handoff::Reason;
+
+use crate::rack::Rack;
+
+/// The client receives all that it has sent.
+#[track_caller]
+fn finish(rack: &mut Rack) {
+    rack.client_sends = false;
+    rack.run_until("the whole stream returns", |rack| rack.client.has_all());
+    rack.client.finish();
+    rack.run_until("the connection ends", |rack| rack.client.lost.is_some());
+    assert_eq!(rack.client.lost, Some(LostReason::Closed));
+}
+
+#[test]
+fn a_stream_survives_a_hundred_moves() {
+    let mut rack = Rack::new(100);
+    for number in 0..100 {
+        let (from, to) = if number % 2 == 0 { (1, 2) } else { (2, 1) };
+        rack.order(from, to).unwrap();
+        rack.run_until("the connection moves", |rack| rack.host(to).echo.here.len() == 1);
+        let returned = rack.client.returned;
+        rack.run_until("the stream continues", |rack| rack.client.returned > returned + 10_000);
+        assert_eq!(rack.host(from).results, [OrderResult::Ended(MoveResult::Moved)]);
+        rack.host(from).results.clear();
+    }
+    assert_eq!((rack.counters(1).moved, rack.counters(2).moved), (50, 50));
+    assert_eq!((rack.counters(1).imported, rack.counters(2).imported), (50, 50));
+    assert_eq!((rack.host(1).echo.arrivals, rack.host(2).echo.arrivals), (50, 50));
+    finish(&mut rack);
+}
+
+#[test]
+fn a_stream_survives_lost_datagrams_between_servers() {
+    let mut rack = Rack::new(100);
+    let mut random = 1_u64;
+    rack.is_lost = Box::new(move |_| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % 3 == 0
+    });
+    let mut moved = 0;
+    for _ in 0..30 {
+        let from = if rack.host(1).echo.here.is_empty() { 2 } else { 1 };
+        rack.order(from, 3 - from).unwrap();
+        rack.run_until("the order ends", |rack| !rack.host(from).results.is_empty());
+        let result = rack.host(from).results.remove(0);
+        moved += u32::from(result == OrderResult::Ended(MoveResult::Moved));
+        rack.run_until("one server has the connection", |rack| {
+            rack.hosts.iter().map(|host| host.echo.here.len()).sum::<usize>() == 1
+        });
+        let returned = rack.client.returned;
+        rack.run_until("the stream continues", |rack| rack.client.returned > returned + 10_000);
+    }
+    assert!(moved > 5, "{moved} of 30 moves");
+    finish(&mut rack);
+}
+
+#[test]
+fn a_connection_comes_back_from_a_server_that_has_no_room() {
+    let mut rack = Rack::new(0);
+    rack.order(1, 2).unwrap();
+    rack.run_until("the order ends", |rack| !rack.host(1).results.is_empty());
+    let result = OrderResult::Ended(MoveResult::Returned(Some(Reason::NoRoom)));
+    let kept = OrderResult::Ended(MoveResult::Kept);
+    assert!([result, kept].contains(&rack.host(1).results[0]), "{:?}", rack.host(1).results);
+    assert_eq!(rack.counters(2).imported, 0);
+    finish(&mut rack);
+}
+
+/// The target is ready, the device of the source has frames yet, and the move ends in this time.
+#[test]
+fn a_connection_whose_move_ends_before_the_export_stays() {
+    let mut rack = Rack::new(100);
+    rack.host(1).is_device_busy = true;
+    rack.order(1, 2).unwrap();
+    rack.run_until("the source is to export", |rack| rack.host(1).server.has_exports());
+    rack.restart_switch();
+    rack.run(Duration::from_secs(1));
+    assert!(rack.host(1).server.has_exports());
+    rack.host(1).is_device_busy = false;
+    let returned = rack.client.returned;
+    rack.run_until("the stream continues", |rack| rack.client.returned > returned + 10_000);
+    assert_eq!((rack.host(1).echo.here.len(), rack.counters(1).moved), (1, 0));
+    finish(&mut rack);
+}
+
+#[test]
+fn moved_connections_may_be_aborted_by_the_application() {
+    let mut rack = Rack::new(100);
+    rack.order(1, 2).unwrap();
+    rack.run_until("the connection moves", |rack| rack.host(2).echo.here.len() == 1);
+    let conn = *rack.host(2).echo.here.iter().next().unwrap();
+    spillway_transport::Transport::abort(rack.host(2).server.connections_mut(), conn);
+    rack.run_until("the client is reset", |rack| rack.client.lost.is_some());
+    assert_eq!(rack.client.lost, Some(LostReason::Reset));
+    assert_eq!(rack.host(2).server.connections().flows().count(), 0);
+    rack.run(Duration::from_secs(2));
+}

@@ -1,0 +1,144 @@
+//! Live connections of an unmodified client move between two servers on the user-level stack, through a switch process.
+//! Skipped without root.
+
+#[path = "moves/clients.rs"]
+mod clients;
+#[path = "moves/servers.rs"]
+mod servers;
+// The tests of the switch use all of the scene.
+#[allow(dead_code)]
+#[path = "switch/scene.rs"]
+mod scene;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use clients::Clients;
+use scene::{Scene, terminate};
+use servers::Servers;
+use support::{Client, eventually, value_of};
+
+const CONNECTIONS: usize = 8;
+const ROUNDS: usize = 10;
+
+#[test]
+fn connections_move_back_and_forth_under_load_and_nothing_is_lost() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start(&scene, "echo");
+    let mut clients = Clients::start(&scene.client, scene.service(), CONNECTIONS);
+    clients.wait_for_replies();
+    let mut moves = 0;
+    for round in 0..ROUNDS {
+        let (from, to) = if round % 2 == 0 { ("a", "b") } else { ("b", "a") };
+        for client in clients.addresses() {
+            // A command that takes as long as a move, and moves nothing.
+            let began = clients.mark();
+            servers.status(from);
+            clients.record_quiet(client, began);
+            let began = clients.mark();
+            servers.migrate(from, client, to);
+            clients.record_move(client, began);
+            moves += 1;
+        }
+        assert_eq!(servers.status(to)["connections"], CONNECTIONS, "round {round}");
+        clients.wait_for_replies();
+    }
+    let figures = clients.stop();
+    println!("{moves} moves, {figures:?}");
+    servers.check_moves(moves);
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
+/// A number in the environment, or a default that suits each test run.
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().unwrap())
+}
+
+/// With `MOVES_CONNECTIONS=1000 MOVES_SECONDS=60` a thousand connections for a minute.
+#[test]
+fn all_connections_move_back_and_forth_at_once() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start(&scene, "echo");
+    let connections = number("MOVES_CONNECTIONS", 64) as usize;
+    let clients = Clients::start(&scene.client, scene.service(), connections);
+    clients.wait_for_replies();
+    let until = Instant::now() + Duration::from_secs(number("MOVES_SECONDS", 3));
+    let (mut moves, mut from, mut to) = (0, "a", "b");
+    while moves == 0 || Instant::now() < until {
+        let moved = servers.migrate_all(from, to);
+        assert_eq!(moved, connections);
+        moves += moved;
+        (from, to) = (to, from);
+        clients.wait_for_replies();
+    }
+    let figures = clients.stop();
+    println!("{connections} connections, {moves} moves, {} requests", figures.requests);
+    servers.check_moves(moves);
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
+/// A server without a switch's answer, and orders that cannot be carried out.
+#[test]
+fn orders_that_cannot_be_carried_out_are_refused_with_a_reason() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start(&scene, "kv");
+    let mut client = scene.client.run_inside(|| Client::new(scene.service())).unwrap();
+    client.set("key", b"value");
+    let address = client.stream().local_addr().unwrap();
+    let refused = |from: &str, arguments: &[&str]| {
+        let output = servers.command(from, arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = address.to_string();
+    assert!(
+        refused("a", &["move", "kv", "--connection", &text, "--to", "c"]).contains("no server has this name")
+    );
+    assert!(refused("a", &["move", "web", "--connection", &text]).contains("there is: kv"));
+    assert!(
+        refused("b", &["move", "kv", "--connection", &text, "--to", "a"])
+            .contains("does not have the connection")
+    );
+    assert!(refused("a", &["move", "kv", "--connection", &text, "--to", "a"]).contains("does not own"));
+
+    // Each server has its own store: the reply shows where the connection is.
+    assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
+    servers.migrate("a", address, "b");
+    assert_eq!(client.get("key"), None);
+    let large = value_of("large", 300_000);
+    client.set("large", &large);
+    assert_eq!(client.get("large"), Some(large));
+    servers.migrate("b", address, "a");
+    assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
+    drop(client);
+    eventually("the connection ends at the server that has it", || {
+        servers.status("a")["connections"] == 0 && servers.status("b")["connections"] == 0
+    });
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
+/// A server that gets SIGTERM resets its connections.
+#[test]
+fn a_server_that_ends_resets_its_connections() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start(&scene, "kv");
+    let mut client = scene.client.run_inside(|| Client::new(scene.service())).unwrap();
+    assert!(client.version().is_some());
+    servers.migrate("a", client.stream().local_addr().unwrap(), "b");
+    assert!(client.version().is_some());
+    client.stream().set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    servers.stop();
+    assert!(client.ended(), "the server resets the connection");
+    terminate(daemon);
+    scene.close();
+}

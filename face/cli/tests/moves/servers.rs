@@ -1,0 +1,146 @@
+//! Two servers of `spillway-lab` on the hosts `a` and `b`, on the user-level stack.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use spillway_lab::{Host, Launch, Process};
+use spillway_wire::packet::ethernet::Mac;
+
+use crate::scene::{PLACE_PORT, Scene, terminate};
+use crate::support::{SPILLWAY, eventually};
+
+/// The command of the laboratory is built with the workspace, not with this crate.
+const LABORATORY: &str = "spillway-lab";
+const DATAGRAM_PORT: u16 = 7720;
+
+pub struct Servers {
+    processes: [Process; 2],
+    sockets: [String; 2],
+    service: String,
+}
+
+impl Servers {
+    /// `command`: `echo` or `kv`, which is also the service's name in orders.
+    pub fn start(scene: &Scene, command: &str) -> Servers {
+        let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
+        assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());
+        let peers = write_peers(scene);
+        let sockets = ["a.sock", "b.sock"].map(|name| scene.scratch.path(name));
+        let start = |host: &Host, name: &str, socket: &str| {
+            let (service, control) = (scene.service().to_string(), scene.control().to_string());
+            let key = scene.scratch.path(&format!("{name}.key"));
+            let options = ["--engine", "xdp", "--interface", host.interface(), "--service", &service];
+            let more = ["--switch", &control, "--peers", &peers, "--key", &key, "--socket", socket];
+            let launch =
+                Launch::new(laboratory.display().to_string()).args([command]).args(options).args(more);
+            let mut process = host.spawn(&launch.name(name)).unwrap();
+            eventually("the server is ready", || {
+                let ended = process.exit_status();
+                assert!(ended.is_none(), "the server has ended: {ended:?}\n{}", process.last_output());
+                process.stdout().unwrap().contains("serving")
+            });
+            process
+        };
+        let processes = [start(&scene.a, "a", &sockets[0]), start(&scene.b, "b", &sockets[1])];
+        // The servers' programs have replaced the receive loops of their interfaces.
+        scene.switch.prepare_hosts().unwrap();
+        let servers = Servers { processes, sockets, service: command.to_owned() };
+        eventually("the switch knows both servers", || {
+            let status = scene.result(&["status"]);
+            status["servers"].as_array().unwrap().iter().all(|server| server["is_alive"] == true)
+        });
+        servers
+    }
+
+    fn socket(&self, name: &str) -> &str {
+        &self.sockets[usize::from(name == "b")]
+    }
+
+    /// Runs a command of `spillway` at a server's admin socket.
+    pub fn command(&self, name: &str, arguments: &[&str]) -> Output {
+        Command::new(SPILLWAY).args(arguments).args(["--socket", self.socket(name)]).output().unwrap()
+    }
+
+    #[track_caller]
+    fn result(&self, name: &str, arguments: &[&str]) -> Value {
+        let output = self.command(name, &[arguments, &["--json"]].concat());
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{name}: {arguments:?}: {text}{}\n{}",
+            String::from_utf8_lossy(&output.stderr),
+            self.processes[usize::from(name == "b")].last_output()
+        );
+        serde_json::from_str::<Value>(&text).unwrap()["result"].take()
+    }
+
+    pub fn status(&self, name: &str) -> Value {
+        self.result(name, &["status"])
+    }
+
+    /// Moves a connection. On a loaded machine the switch or a server may be late: then the connection stays or comes back,
+    /// and the order is repeated.
+    pub fn migrate(&self, from: &str, client: SocketAddr, to: &str) {
+        let connection = client.to_string();
+        eventually("the connection moves", || self.try_move(from, &["--connection", &connection], to).0 == 1);
+    }
+
+    /// Moves all connections. Returns their number.
+    pub fn migrate_all(&self, from: &str, to: &str) -> usize {
+        let mut all = 0;
+        eventually("all connections move", || {
+            let (moved, failed) = self.try_move(from, &["--all"], to);
+            all += moved;
+            failed == 0
+        });
+        all
+    }
+
+    /// Returns how many connections have moved, and how many have not.
+    fn try_move(&self, from: &str, connections: &[&str], to: &str) -> (usize, usize) {
+        let arguments = [&["move", &self.service], connections, &["--to", to, "--json"]].concat();
+        let output = self.command(from, &arguments);
+        let mut document: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let result = document["result"].take();
+        let failed = result["failed"].as_array().unwrap_or_else(|| panic!("{document}"));
+        for connection in failed {
+            let why = connection["why"].as_str().unwrap();
+            assert!(why.starts_with("the move ended as"), "{connection}");
+        }
+        (result["moved"].as_u64().unwrap() as usize, failed.len())
+    }
+
+    /// Both servers together have moved and imported this number of connections, and have lost none.
+    #[track_caller]
+    pub fn check_moves(&self, moves: usize) {
+        let [a, b] = ["a", "b"].map(|name| self.status(name)["moves"].clone());
+        let sum = |field: &str| a[field].as_u64().unwrap() + b[field].as_u64().unwrap();
+        assert_eq!((sum("moved"), sum("imported")), (moves as u64, moves as u64), "{a}\n{b}");
+        assert_eq!(sum("lost") + sum("let_go"), 0, "{a}\n{b}");
+    }
+
+    pub fn stop(self) {
+        self.processes.into_iter().for_each(terminate);
+    }
+}
+
+/// Writes the file with the section `[moves]`. Returns its path.
+fn write_peers(scene: &Scene) -> String {
+    scene.scratch.key("peers.key");
+    let peer = |host: &Host, name: &str, id: u8, place: SocketAddr| {
+        format!(
+            "[[moves.peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{}:{DATAGRAM_PORT}\"\nmac = \"{}\"\nplace = \
+             \"{place}\"\n",
+            host.address(),
+            Mac(host.mac()),
+        )
+    };
+    let a = peer(&scene.a, "a", 1, scene.service());
+    let b = peer(&scene.b, "b", 2, SocketAddr::new(scene.b.address(), PLACE_PORT));
+    let path = scene.scratch.path("peers.toml");
+    fs::write(&path, format!("[moves]\npeers_key_file = \"peers.key\"\n{a}{b}")).unwrap();
+    path
+}
