@@ -19,12 +19,15 @@ const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For this time a caller waits for the thread.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Where a caller waits for the results of its orders.
+type Results = Sender<(Flow, OrderResult)>;
+
 /// Callers that wait for the results of orders, by flow.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waiters(Arc<Mutex<BTreeMap<Flow, Sender<(Flow, OrderResult)>>>>);
+pub(crate) struct Waiters(Arc<Mutex<BTreeMap<Flow, Results>>>);
 
 impl Waiters {
-    fn add(&self, flow: Flow, results: Sender<(Flow, OrderResult)>) {
+    fn add(&self, flow: Flow, results: Results) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(flow, results);
     }
 
