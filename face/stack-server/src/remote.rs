@@ -20,14 +20,14 @@ const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
 const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a caller waits for the results of its orders.
-type Results = Sender<(Flow, OrderResult)>;
+type ResultSender = Sender<(Flow, OrderResult)>;
 
 /// Callers that wait for the results of orders, by flow.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waiters(Arc<Mutex<BTreeMap<Flow, Results>>>);
+pub(crate) struct Waiters(Arc<Mutex<BTreeMap<Flow, ResultSender>>>);
 
 impl Waiters {
-    fn add(&self, flow: Flow, results: Results) {
+    fn add(&self, flow: Flow, results: ResultSender) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(flow, results);
     }
 
