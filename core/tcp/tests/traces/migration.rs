@@ -133,7 +133,9 @@ fn contradictory_states_are_refused() {
         ("the peer's window", |state| state.sending.window = 1 << 31),
         ("the largest window of the peer", |state| state.sending.window_largest = state.sending.window - 1),
         ("the largest window of the peer", |state| state.sending.window_largest = FAR),
-        ("the segment of the peer's window", |state| state.sending.window_update.1 = state.sending.nxt + 1),
+        ("the segment of the peer's window", |state| {
+            state.sending.window_update = Some((1, state.sending.nxt + 1))
+        }),
         ("a stage that contradicts our FIN", |state| state.stage = Stage::FinWait1),
         ("a stage that contradicts our FIN", |state| state.sending.finish = Finish::Unacknowledged),
         ("more bytes reported than acknowledged", |state| state.sending.reported_acknowledged = 500),
@@ -147,7 +149,7 @@ fn contradictory_states_are_refused() {
         }),
         ("a FIN reported that has not arrived", |state| state.receiving.reported_finished = true),
         ("the acknowledgement sent last", |state| state.receiving.acknowledged = state.receiving.next + 1),
-        ("a piece out of order", |state| state.receiving.late = vec![(1, vec![0])]),
+        ("a piece out of order", |state| state.receiving.late = vec![(1, vec![0].into())]),
         ("a segment size", |state| state.agreed.mss = 87),
     ];
     for (field, change) in changes {
@@ -169,7 +171,7 @@ fn states_beyond_the_limits_of_the_stack_are_refused() {
     let conn = t.peer().conn.expect("an open connection");
     let state = t.stack.export(t.now, conn).expect("an established connection");
     let mut large = state.clone();
-    large.receiving.late = vec![(5, vec![0; 11])];
+    large.receiving.late = vec![(5, vec![0; 11].into())];
     let refused = Err(ImportError::TooMuch("bytes out of order"));
     assert_eq!(t.stack.import(t.now, &large), refused);
     let mut t = Trace::new(|settings| settings.reassembly_total_max = 10);
