@@ -304,8 +304,6 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
     // The target may have a smaller MSS. If its send queue is longer, the import has reported room.
     imported.agreed.mss = exported.agreed.mss;
     imported.sending.wants_room |= exported.sending.wants_room;
-    let joined = |state: &ConnectionState| join_adjacent(&state.receiving.late);
-    (exported.receiving.late, imported.receiving.late) = (joined(&exported), joined(&imported));
     // The target cannot represent times before the start of its clock.
     let clamp_age = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
     clamp_age(&mut exported.received_age_ns);
@@ -342,26 +340,4 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
         .map(|(exported, imported)| format!("{} exported, {} imported", exported.trim(), imported.trim()))
         .collect();
     Err(format!("another state has arrived: {}", differences.join("; ")))
-}
-
-fn join_adjacent(ranges: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
-    let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
-    for (from, bytes) in ranges {
-        match all.last_mut() {
-            Some((first, before)) if *first + before.len() as u64 == *from => before.extend_from_slice(bytes),
-            _ => all.push((*from, bytes.clone())),
-        }
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adjacent_ranges_are_joined() {
-        let ranges = [(5, vec![1, 2]), (7, vec![3]), (2, vec![4])];
-        assert_eq!(join_adjacent(&ranges), [(5, vec![1, 2, 3]), (2, vec![4])]);
-    }
 }
