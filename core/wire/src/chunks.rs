@@ -112,6 +112,13 @@ impl From<Bytes> for Chunks {
     }
 }
 
+/// Copies the bytes.
+impl From<&[u8]> for Chunks {
+    fn from(bytes: &[u8]) -> Chunks {
+        Bytes::copy_from_slice(bytes).into()
+    }
+}
+
 impl From<Vec<u8>> for Chunks {
     fn from(bytes: Vec<u8>) -> Chunks {
         Bytes::from(bytes).into()

@@ -77,7 +77,7 @@ impl ConnectionState {
     /// # Errors
     /// Those of [`decode`](Self::decode).
     pub fn parse(bytes: &[u8]) -> Result<ConnectionState, StateError> {
-        ConnectionState::decode(&Bytes::copy_from_slice(bytes).into())
+        ConnectionState::decode(&Chunks::from(bytes))
     }
 }
 

@@ -2,11 +2,11 @@
 //! (Capybara §3.3). The state moves as bytes.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use spillway_handoff::{Agent, Cause, Event};
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Application, Conn, Time};
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
@@ -121,7 +121,7 @@ impl Rack {
     }
 
     /// Exports the connection of a flow, which is then between two stacks; `None` if it cannot be exported.
-    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Arc<[u8]>> {
+    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Chunks> {
         let name = *self.flows.get(&flow)?;
         let handle = self.names.handle(name).filter(|handle| handle.server == index)?;
         let mut state = match self.export(now, handle).ok()? {
@@ -140,21 +140,19 @@ impl Rack {
         let exported = self.moves.is_check_due().then(|| Box::new(state.clone()));
         self.transits.insert(name, Transit::new(exported));
         self.moves.alter(&mut state);
-        let mut bytes = Vec::new();
-        state.emit(&mut bytes);
-        Some(Arc::from(bytes))
+        Some(state.encode())
     }
 
     /// A state as this server would import it: at its own place.
-    fn state_here(&self, index: usize, flow: Flow, bytes: &[u8]) -> Result<ConnectionState, String> {
-        let state = ConnectionState::parse(bytes).map_err(|error| error.to_string())?;
+    fn state_here(&self, index: usize, flow: Flow, bytes: &Chunks) -> Result<ConnectionState, String> {
+        let state = ConnectionState::decode(bytes).map_err(|error| error.to_string())?;
         let agent = self.servers[index].agent.as_ref();
         let place =
             agent.and_then(|agent| agent.place_of(flow.service())).ok_or("no place for the service")?;
         Ok(ConnectionState { local: place.into(), ..state })
     }
 
-    fn can_import(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8]) -> Result<(), Reason> {
+    fn can_import(&mut self, now: Time, index: usize, flow: Flow, bytes: &Chunks) -> Result<(), Reason> {
         let state = match self.state_here(index, flow, bytes) {
             Ok(state) => state,
             Err(why) => {
@@ -183,7 +181,7 @@ impl Rack {
         }
     }
 
-    fn import_flow(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8], is_return: bool) {
+    fn import_flow(&mut self, now: Time, index: usize, flow: Flow, bytes: &Chunks, is_return: bool) {
         let name = self.flows.get(&flow).copied();
         let transit = name.and_then(|name| Some((name, self.transits.remove(&name)?)));
         let Some((name, transit)) = transit else {
