@@ -1,5 +1,6 @@
 //! Bytes in chunks that are shared instead of copied.
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
@@ -68,10 +69,30 @@ impl Chunks {
         })
     }
 
+    /// A part of the bytes: borrowed if it is in one chunk, and otherwise copied. `None` if it ends beyond the last byte.
+    pub fn get(&self, range: Range<usize>) -> Option<Cow<'_, [u8]>> {
+        let mut pieces = self.pieces(range)?;
+        let Some((chunk, within)) = pieces.next() else { return Some(Cow::Borrowed(&[])) };
+        let first = &chunk[within];
+        let mut copied = Vec::new();
+        for (chunk, within) in pieces {
+            if copied.is_empty() {
+                copied.extend_from_slice(first);
+            }
+            copied.extend_from_slice(&chunk[within]);
+        }
+        Some(if copied.is_empty() { Cow::Borrowed(first) } else { Cow::Owned(copied) })
+    }
+
+    /// The slices of which a part consists; `None` if it ends beyond the last byte.
+    pub fn slices(&self, range: Range<usize>) -> Option<impl Iterator<Item = &[u8]>> {
+        Some(self.pieces(range)?.map(|(chunk, within)| &chunk[within]))
+    }
+
     /// Appends a copy of a part to `out`; `false`, and no change, if the part ends beyond the last byte.
     pub fn copy_to(&self, range: Range<usize>, out: &mut Vec<u8>) -> bool {
-        let Some(pieces) = self.pieces(range) else { return false };
-        pieces.for_each(|(chunk, within)| out.extend_from_slice(&chunk[within]));
+        let Some(slices) = self.slices(range) else { return false };
+        slices.for_each(|slice| out.extend_from_slice(slice));
         true
     }
 
@@ -213,6 +234,7 @@ mod tests {
             prop_assert_eq!(whole.slice(start..end).map(|part| part.to_vec()), expected.map(<[u8]>::to_vec));
             let joined = whole.joined(start..end);
             prop_assert_eq!(joined.as_deref(), expected);
+            prop_assert_eq!(whole.get(start..end).as_deref(), expected);
             let mut copied = Vec::new();
             prop_assert_eq!(whole.copy_to(start..end, &mut copied), expected.is_some());
             prop_assert_eq!(&copied[..], expected.unwrap_or_default());

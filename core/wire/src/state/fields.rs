@@ -77,8 +77,9 @@ impl Writer {
 pub(super) enum Data<'a> {
     /// Version 1: each directly behind its length.
     Inline,
-    /// Since version 2: one after the other, behind all fields. `taken` bytes of `all` belong to lengths that were read.
-    Behind { all: &'a Chunks, taken: usize },
+    /// Since version 2: one after the other, behind all fields. The next one begins at `at` in `all`, the last one ends at
+    /// `end`.
+    Behind { all: &'a Chunks, at: usize, end: usize },
 }
 
 pub(super) struct Reader<'a> {
@@ -95,7 +96,7 @@ impl<'a> Reader<'a> {
     pub(super) fn is_empty(&self) -> bool {
         let has_all_data = match &self.data {
             Data::Inline => true,
-            Data::Behind { all, taken } => *taken == all.len(),
+            Data::Behind { at, end, .. } => at == end,
         };
         self.fields.is_empty() && has_all_data
     }
@@ -164,10 +165,10 @@ impl<'a> Reader<'a> {
         let length = self.length(max, what)?;
         match &mut self.data {
             Data::Inline => Ok(Bytes::copy_from_slice(self.fields.bytes(length)?).into()),
-            Data::Behind { all, taken } => {
-                let start = *taken;
-                *taken += length;
-                all.slice(start..*taken).ok_or(StateError::Truncated)
+            Data::Behind { all, at, end } => {
+                let start = *at;
+                *at = start.checked_add(length).filter(|next| next <= end).ok_or(StateError::Truncated)?;
+                all.slice(start..*at).ok_or(StateError::Truncated)
             }
         }
     }

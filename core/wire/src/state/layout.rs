@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::connection::ConnectionState;
 use super::error::StateError;
@@ -42,7 +42,7 @@ impl ConnectionState {
         }
         let mut all = Chunks::from(fields);
         all.append(&data);
-        let checksum = checksum(&all);
+        let checksum = checksum(all.chunks().iter().map(|chunk| &chunk[..]));
         all.push(Bytes::copy_from_slice(&checksum.to_be_bytes()));
         all
     }
@@ -59,7 +59,7 @@ impl ConnectionState {
     /// # Errors
     /// The bytes are malformed or altered, of an unknown version, or need an unknown feature.
     pub fn decode(bytes: &Chunks) -> Result<ConnectionState, StateError> {
-        let begin = bytes.joined(0..BEGIN_BYTES).ok_or(StateError::Truncated)?;
+        let begin = bytes.get(0..BEGIN_BYTES).ok_or(StateError::Truncated)?;
         let (magic, version) = begin.split_at(MAGIC.len());
         if magic != MAGIC {
             return Err(StateError::Magic);
@@ -82,16 +82,16 @@ impl ConnectionState {
 }
 
 fn decode_version_1(bytes: &Chunks) -> Result<ConnectionState, StateError> {
-    let head = bytes.joined(0..HEAD_1_BYTES).ok_or(StateError::Truncated)?;
+    let head = bytes.get(0..HEAD_1_BYTES).ok_or(StateError::Truncated)?;
     let fields_bytes = Cursor::new(&head[BEGIN_BYTES..]).u32()? as usize;
     let end = HEAD_1_BYTES.saturating_add(fields_bytes);
     check_frame(bytes, &head, end)?;
-    let fields = bytes.joined(HEAD_1_BYTES..end).ok_or(StateError::Truncated)?;
+    let fields = bytes.get(HEAD_1_BYTES..end).ok_or(StateError::Truncated)?;
     read(&fields, Data::Inline)
 }
 
 fn decode_version_2(bytes: &Chunks) -> Result<ConnectionState, StateError> {
-    let head = bytes.joined(0..HEAD_2_BYTES).ok_or(StateError::Truncated)?;
+    let head = bytes.get(0..HEAD_2_BYTES).ok_or(StateError::Truncated)?;
     let mut numbers = Cursor::new(&head[BEGIN_BYTES..]);
     let needs = Features::from_bits(numbers.u32()?);
     let (fields_bytes, data_bytes) = (numbers.u32()? as usize, numbers.u32()? as usize);
@@ -102,20 +102,19 @@ fn decode_version_2(bytes: &Chunks) -> Result<ConnectionState, StateError> {
     if !unknown.is_empty() {
         return Err(StateError::Features(unknown));
     }
-    let fields = bytes.joined(HEAD_2_BYTES..fields_end).ok_or(StateError::Truncated)?;
-    let data = bytes.slice(fields_end..end).ok_or(StateError::Truncated)?;
-    let state = read(&fields, Data::Behind { all: &data, taken: 0 })?;
+    let fields = bytes.get(HEAD_2_BYTES..fields_end).ok_or(StateError::Truncated)?;
+    let state = read(&fields, Data::Behind { all: bytes, at: fields_end, end })?;
     if state.needs() == needs { Ok(state) } else { Err(StateError::Field("needed features")) }
 }
 
 /// Checks the length, the checksum, which follows `end` bytes, and the reserved bytes of the head.
 fn check_frame(bytes: &Chunks, head: &[u8], end: usize) -> Result<(), StateError> {
-    let checked = bytes.slice(0..end).ok_or(StateError::Truncated)?;
-    let stored = bytes.joined(end..end.saturating_add(CHECKSUM_BYTES)).ok_or(StateError::Truncated)?;
+    let checked = bytes.slices(0..end).ok_or(StateError::Truncated)?;
+    let stored = bytes.get(end..end.saturating_add(CHECKSUM_BYTES)).ok_or(StateError::Truncated)?;
     if bytes.len() != end + CHECKSUM_BYTES {
         return Err(StateError::Length);
     }
-    if Cursor::new(&stored).u64()? != checksum(&checked) {
+    if Cursor::new(&stored).u64()? != checksum(checked) {
         return Err(StateError::Checksum);
     }
     if head[MAGIC.len() + 1..BEGIN_BYTES] != [0; 3] {
@@ -130,9 +129,11 @@ fn read(fields: &[u8], data: Data<'_>) -> Result<ConnectionState, StateError> {
     if reader.is_empty() { Ok(state) } else { Err(StateError::Length) }
 }
 
-/// XXH3 of all bytes.
-fn checksum(bytes: &Chunks) -> u64 {
+/// XXH3 of all bytes. Those of a single slice are hashed without the hasher's buffer, which costs as much as a small state.
+fn checksum<'a>(mut slices: impl Iterator<Item = &'a [u8]>) -> u64 {
+    let first = slices.next().unwrap_or_default();
+    let Some(second) = slices.next() else { return xxh3_64(first) };
     let mut hasher = Xxh3::new();
-    bytes.chunks().iter().for_each(|chunk| hasher.update(chunk));
+    [first, second].into_iter().chain(slices).for_each(|slice| hasher.update(slice));
     hasher.digest()
 }
