@@ -234,7 +234,8 @@ mod tests {
             prop_assert_eq!(whole.slice(start..end).map(|part| part.to_vec()), expected.map(<[u8]>::to_vec));
             let joined = whole.joined(start..end);
             prop_assert_eq!(joined.as_deref(), expected);
-            prop_assert_eq!(whole.get(start..end).as_deref(), expected);
+            let got = whole.get(start..end);
+            prop_assert_eq!(got.as_deref(), expected);
             let mut copied = Vec::new();
             prop_assert_eq!(whole.copy_to(start..end, &mut copied), expected.is_some());
             prop_assert_eq!(&copied[..], expected.unwrap_or_default());

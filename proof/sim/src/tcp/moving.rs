@@ -58,6 +58,7 @@ impl Rack {
             Err(error) => return Err(error.to_string()),
         };
         self.names.remove(name);
+        self.moves.hide(&mut state);
         let exported = state.clone();
         self.moves.alter(&mut state);
         let conn = self.import(now, handle.server, &state).map_err(|error| error.to_string())?;
@@ -137,6 +138,7 @@ impl Rack {
             _ = self.import(now, index, &state);
             while self.servers[index].stack.poll_event().is_some() {}
         }
+        self.moves.hide(&mut state);
         let exported = self.moves.is_check_due().then(|| Box::new(state.clone()));
         self.transits.insert(name, Transit::new(exported));
         self.moves.alter(&mut state);
