@@ -51,10 +51,14 @@ impl TimestampState {
         !self.is_at_most(value) && now.since(self.recent_at) <= TIMESTAMP_VALID
     }
 
-    /// The time since this end sent the echoed timestamp (RFC 7323 §4.1), in whole milliseconds.
+    /// The time since this end sent the echoed timestamp (RFC 7323 §4.1), in whole milliseconds. `None` for an echo of 0,
+    /// which a peer sends that knows no timestamp to echo, and for one of the future.
     pub(super) fn since_echo(&self, now: Time, theirs: Timestamps) -> Option<Duration> {
+        if theirs.echo == 0 {
+            return None;
+        }
         let elapsed_ms = self.value_at(now).wrapping_sub(theirs.echo).cast_signed();
-        u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // `None` for an echo of the future
+        u64::try_from(elapsed_ms).ok().map(Duration::from_millis)
     }
 }
 
