@@ -1,10 +1,10 @@
 //! What an agent sends, and what the driver of the stack must do.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
 use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 
@@ -65,14 +65,14 @@ pub enum Event {
         /// The generation of the move, for `checked`.
         generation: u64,
         /// The state.
-        state: Arc<[u8]>,
+        state: Chunks,
     },
     /// Import the connection, then deliver the frames.
     Import {
         /// The flow of the connection.
         flow: Flow,
         /// The state.
-        state: Arc<[u8]>,
+        state: Chunks,
         /// Frames that arrived before the connection.
         frames: Vec<Vec<u8>>,
         /// Whether the connection was exported here before and now comes back.

@@ -1,9 +1,9 @@
 //! What an application adds so that its connections can move.
 
-use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use spillway_transport::{Application, Conn, Time, Transport};
+use spillway_wire::state::Attachment;
 
 /// A connection that has come from another server, or has come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Arrival<'a> {
     /// Index of the service's listener.
     pub listener: Option<u16>,
     /// What [`Movable::leave`] has returned at the other server.
-    pub attachment: &'a [u8],
+    pub attachment: Option<&'a Attachment>,
     /// The connection was exported here, and comes back because the move has failed.
     pub is_return: bool,
 }
@@ -27,7 +27,14 @@ pub trait Movable: Application {
 
     /// The connection leaves this server: returns what the other server's application needs to continue. No further
     /// event of this connection arrives. Grants and queued bytes move with the connection.
-    fn leave(&mut self, now: Time, conn: Conn) -> Vec<u8>;
+    fn leave(&mut self, now: Time, conn: Conn) -> Option<Attachment>;
+
+    /// Whether this application can continue a connection with an attachment of this protocol. If not, the connection is
+    /// refused and stays at the other server.
+    fn knows_protocol(&self, protocol: &str) -> bool {
+        let _ = protocol;
+        false
+    }
 
     /// A connection has come from another server, or has come back. It has its grants and its queued bytes; the first
     /// event follows.

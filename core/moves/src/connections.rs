@@ -6,8 +6,9 @@ use core::net::SocketAddr;
 
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Chunk, Conn, Full, Time, Transport};
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::state::{ConnectionState, StateError};
+use spillway_wire::state::{Attachment, ConnectionState, StateError};
 use spillway_wire::switch::{Endpoint, Flow};
 
 /// The stack, and which connections belong to flows of a service.
@@ -82,22 +83,31 @@ impl Connections {
         core::mem::take(&mut self.aborted)
     }
 
-    /// Removes a connection from the stack. Returns its state as bytes.
-    pub(crate) fn export(&mut self, now: Time, conn: Conn) -> Result<Vec<u8>, ExportError> {
+    /// Removes a connection from the stack. Returns its state.
+    pub(crate) fn export(&mut self, now: Time, conn: Conn) -> Result<ConnectionState, ExportError> {
         let state = self.stack.export(now, conn)?;
         self.remove(conn);
-        let mut bytes = Vec::new();
-        state.emit(&mut bytes);
-        Ok(bytes)
+        Ok(state)
     }
 
-    /// Whether the stack can import a state at this server's place of the service.
-    pub(crate) fn can_import(&mut self, now: Time, bytes: &[u8], place: Endpoint) -> Result<(), Reason> {
-        let state = state_at(bytes, place).map_err(|error| match error {
+    /// Whether the stack can import a state at this server's place of the service. `knows_protocol` tells whether the
+    /// application can read the attachment.
+    pub(crate) fn can_import(
+        &mut self,
+        now: Time,
+        state: &Chunks,
+        place: Endpoint,
+        knows_protocol: impl FnOnce(&str) -> bool,
+    ) -> Result<(), Reason> {
+        let state = state_at(state, place).map_err(|error| match error {
             StateError::Version(_) => Reason::Version,
+            StateError::Features(_) => Reason::Feature,
             StateError::TooMany(_) => Reason::TooLarge,
             _ => Reason::Damaged,
         })?;
+        if state.attachment.as_ref().is_some_and(|attachment| !knows_protocol(attachment.protocol())) {
+            return Err(Reason::Feature);
+        }
         self.stack.can_import(now, &state).map_err(|error| match error {
             ImportError::Full => Reason::NoRoom,
             ImportError::Family => Reason::Family,
@@ -111,26 +121,27 @@ impl Connections {
         &mut self,
         now: Time,
         flow: Flow,
-        bytes: &[u8],
+        state: &Chunks,
         place: Endpoint,
     ) -> Option<Imported> {
-        let state = state_at(bytes, place).ok()?;
+        let state = state_at(state, place).ok()?;
         let conn = self.stack.import(now, &state).ok()?;
         self.insert(conn, flow);
-        Some(Imported { conn, peer: state.peer, listener: state.listener })
+        Some(Imported { conn, peer: state.peer, listener: state.listener, attachment: state.attachment })
     }
 }
 
 /// A connection after its import.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Imported {
     pub(crate) conn: Conn,
     pub(crate) peer: SocketAddr,
     pub(crate) listener: Option<u16>,
+    pub(crate) attachment: Option<Attachment>,
 }
 
-fn state_at(bytes: &[u8], place: Endpoint) -> Result<ConnectionState, StateError> {
-    Ok(ConnectionState { local: place.into(), ..ConnectionState::parse(bytes)? })
+fn state_at(state: &Chunks, place: Endpoint) -> Result<ConnectionState, StateError> {
+    Ok(ConnectionState { local: place.into(), ..ConnectionState::decode(state)? })
 }
 
 impl Transport for Connections {

@@ -25,3 +25,4 @@ pub use application::{Arrival, Movable};
 pub use connections::Connections;
 pub use orders::{Order, OrderError, OrderResult};
 pub use server::{Counters, Server};
+pub use spillway_wire::state::{Attachment, AttachmentError};

@@ -116,7 +116,7 @@ impl Reassembly {
     fn merge(&mut self, first: usize, end: usize, from: Seq, bytes: &[u8]) {
         let changed = 1 + self.ranges.iter().map(|range| range.changed).max().unwrap_or(0);
         if first == end {
-            let bytes = bytes.iter().copied().collect();
+            let bytes = bytes.to_vec().into();
             self.ranges.insert(first, Range { from, bytes, changed });
             return;
         }
@@ -190,28 +190,24 @@ impl Reassembly {
         count
     }
 
-    /// All held bytes, in pieces. Ranges that changed earlier come first, so that [`Reassembly::import`] restores the
-    /// order of [`Reassembly::blocks`].
-    pub fn export(&self) -> impl Iterator<Item = (Seq, &[u8])> {
-        let mut ranges: Vec<_> = self.ranges.iter().collect();
-        ranges.sort_unstable_by_key(|range| range.changed);
-        let pieces = ranges.into_iter().flat_map(|range| {
-            let (head, tail) = range.bytes.as_slices();
-            [(range.from, head), (range.from + head.len() as u64, tail)]
-        });
-        pieces.filter(|(_, bytes)| !bytes.is_empty())
+    /// All held bytes, a piece for each range. Ranges that changed earlier come first, so that [`Reassembly::import`]
+    /// restores the order of [`Reassembly::blocks`].
+    pub fn into_pieces(mut self) -> impl Iterator<Item = (Seq, Vec<u8>)> {
+        self.ranges.sort_unstable_by_key(|range| range.changed);
+        self.ranges.into_iter().map(|range| (range.from, range.bytes.into()))
     }
 
     /// Restores exported pieces; `next` is RCV.NXT. `None` if the pieces exceed `bytes_max`, overlap, or are not beyond
     /// `next`.
-    pub fn import<'a>(
+    pub fn import<B: AsRef<[u8]>>(
         next: Seq,
-        pieces: impl IntoIterator<Item = (Seq, &'a [u8])>,
+        pieces: impl IntoIterator<Item = (Seq, B)>,
         bytes_max: usize,
     ) -> Option<Reassembly> {
         let mut held = Reassembly::new();
         let mut total = 0;
         for (from, bytes) in pieces {
+            let bytes = bytes.as_ref();
             total += bytes.len();
             let inserted = held.insert(from, bytes, bytes_max);
             if from <= next || inserted.duplicate.is_some() || inserted.refused {

@@ -225,7 +225,7 @@ fn an_altered_encoded_state_is_refused() {
             ConnectionState::parse(&altered).is_err(),
             "an encoded state with byte {at} altered should be refused"
         );
-        assert_eq!(ConnectionState::parse(&bytes[..at]), Err(StateError::Length));
+        assert_eq!(ConnectionState::parse(&bytes[..at]), Err(StateError::Truncated));
     }
 }
 

@@ -46,6 +46,11 @@ impl Chunk {
         &mut self.bytes
     }
 
+    /// The whole buffer, and how many bytes at its beginning have been sent.
+    pub fn into_buffer(self) -> (Vec<u8>, usize) {
+        (self.bytes, self.start)
+    }
+
     /// Empties the chunk and keeps its allocation.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -68,6 +73,7 @@ mod tests {
         let mut chunk = Chunk::from(Vec::from(*b"abcdef"));
         chunk.advance(2);
         assert_eq!(chunk.as_slice(), b"cdef");
+        assert_eq!(chunk.clone().into_buffer(), (Vec::from(*b"abcdef"), 2));
         chunk.advance(100);
         assert!(chunk.is_empty(), "the chunk should be empty");
         chunk.clear();

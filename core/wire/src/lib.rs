@@ -24,6 +24,7 @@
 extern crate alloc;
 
 mod address;
+mod chunks;
 mod cursor;
 mod error;
 
@@ -40,6 +41,8 @@ pub mod session;
 pub mod state;
 pub mod switch;
 
+pub use bytes::Bytes;
+pub use chunks::Chunks;
 pub use control::{CloseReason, Connect, Control, RefuseReason};
 pub use disassemble::{DisassembleError, Disassembler, Piece};
 pub use error::ControlError;

@@ -1,15 +1,16 @@
-//! Connection states are emitted as the bytes of their test vectors, and parsed from them.
+//! Connection states are emitted as the bytes of their test vectors, and parsed from them and from those of version 1.
 
 mod vectors;
 
 use proptest::prelude::*;
 use spillway_wire::state::{
-    Agreed, ConnectionState, Controller, Epoch, Finish, Phase, Receiving, Recovery, Segment, Sending, Stage,
-    Stamps, StateError, Undo,
+    ATTACHMENT_BYTES_MAX, Agreed, Attachment, ConnectionState, Controller, Epoch, Features, Finish, Phase,
+    QUEUE_BYTES_MAX, Receiving, Recovery, Segment, Sending, Stage, Stamps, StateError, Undo,
 };
+use spillway_wire::{Bytes, Chunks};
 use vectors::{Vectors, hex};
 
-/// A state as a kernel could export it: nothing in flight, and no optional fields.
+/// A state with nothing in flight, and without optional fields.
 fn plain() -> ConnectionState {
     ConnectionState {
         local: "192.0.2.1:11211".parse().unwrap(),
@@ -22,13 +23,13 @@ fn plain() -> ConnectionState {
             nxt: 1,
             window: 65_535,
             window_largest: 65_535,
-            window_update: (1, 1),
+            window_update: Some((1, 1)),
             scale: 7,
             finish: Finish::No,
             wants_room: false,
             is_watched: false,
             reported_acknowledged: 0,
-            queue: Vec::new(),
+            queue: Chunks::new(),
         },
         receiving: Receiving {
             initial: 0xbeef_0002,
@@ -47,6 +48,20 @@ fn plain() -> ConnectionState {
         agreed: Agreed { mss: 1460, has_sack: false, stamps: None },
         received_age_ns: 0,
         recovery: None,
+        attachment: None,
+    }
+}
+
+/// A state as a kernel could export it.
+fn kernel() -> ConnectionState {
+    let plain = plain();
+    ConnectionState {
+        sending: Sending { window_update: None, ..plain.sending },
+        agreed: Agreed {
+            stamps: Some(Stamps { clock: 0x0102_0304, recent: None, recent_age_ns: 0 }),
+            ..plain.agreed
+        },
+        ..plain
     }
 }
 
@@ -86,7 +101,7 @@ fn full() -> ConnectionState {
             wants_room: true,
             is_watched: true,
             reported_acknowledged: 998,
-            queue: b"forty bytes, of which one half is lost..".to_vec(),
+            queue: b"forty bytes, of which one half is lost..".to_vec().into(),
             ..plain.sending
         },
         receiving: Receiving {
@@ -98,13 +113,13 @@ fn full() -> ConnectionState {
             gate: Some(450),
             acknowledged: 450,
             owes: true,
-            late: vec![(510, b"late".to_vec()), (505, b"r".to_vec())],
+            late: vec![(510, Bytes::from_static(b"late")), (505, Bytes::from_static(b"r"))],
             ..plain.receiving
         },
         agreed: Agreed {
             mss: 1448,
             has_sack: true,
-            stamps: Some(Stamps { clock: 0x0102_0304, recent: 0x0506_0708, recent_age_ns: 12 }),
+            stamps: Some(Stamps { clock: 0x0102_0304, recent: Some(0x0506_0708), recent_age_ns: 12 }),
         },
         received_age_ns: 1_000_000,
         recovery: Some(Recovery {
@@ -137,6 +152,7 @@ fn full() -> ConnectionState {
                 Segment { end: 1040, age_ns: 70, transmissions: 1, sacked: true, ..segment },
             ],
         }),
+        attachment: Some(Attachment::new("memcached", &b"get key:1\r"[..]).unwrap()),
         ..plain
     }
 }
@@ -149,60 +165,239 @@ fn emitted(state: &ConnectionState) -> Vec<u8> {
 
 #[test]
 fn states_equal_their_vectors() {
-    let vectors = Vectors::read(include_str!("../golden/state.hex"));
-    for (name, state) in [("plain", plain()), ("everything", full())] {
+    let vectors = Vectors::read(include_str!("../golden/state-2.hex"));
+    for (name, state) in [("kernel", kernel()), ("everything", full())] {
         let bytes = emitted(&state);
         assert_eq!(hex(&bytes), hex(vectors.bytes(name)), "{name} should equal its vector");
         assert_eq!(ConnectionState::parse(&bytes), Ok(state), "{name} should be parsed");
     }
+    assert_eq!(
+        ConnectionState::parse(vectors.bytes("optional features")),
+        Ok(full()),
+        "unknown optional features should be skipped"
+    );
 }
 
 #[test]
-fn altered_states_are_rejected_with_their_cause() {
-    let bytes = emitted(&full());
-    let parse_altered = |offset: usize, value: u8| {
-        let mut bytes = bytes.clone();
-        bytes[offset] = value;
-        ConnectionState::parse(&bytes)
-    };
-    assert_eq!(parse_altered(0, 0), Err(StateError::Magic));
-    assert_eq!(parse_altered(8, 9), Err(StateError::Version(9)));
-    assert_eq!(parse_altered(12, 1), Err(StateError::Length));
-    assert_eq!(parse_altered(40, 1), Err(StateError::Checksum));
+fn states_of_version_1_are_read_and_written_in_version_2() {
+    let vectors = Vectors::read(include_str!("../golden/state-1.hex"));
+    let full = ConnectionState { attachment: None, ..full() };
+    for (name, state) in [("plain", plain()), ("everything", full)] {
+        let read = ConnectionState::parse(vectors.bytes(name)).expect("a valid state");
+        assert_eq!(read, state, "{name} should be parsed");
+        assert_eq!(ConnectionState::parse(&emitted(&read)), Ok(state), "{name} should be written again");
+    }
 }
 
-/// Corrects length and checksum, so that `parse` reaches the fields.
-fn with_correct_length_and_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
-    let end = bytes.len() - 8;
-    let length = (end - 16) as u32;
-    bytes[12..16].copy_from_slice(&length.to_be_bytes());
+/// The head of version 2: magic, version, reserved bytes, needed features, lengths of fields and data.
+const HEAD_BYTES: usize = 24;
+const CHECKSUM_BYTES: usize = 8;
+
+/// Corrects the checksum, so that `parse` reaches the fields.
+fn with_correct_checksum(mut bytes: Vec<u8>) -> Vec<u8> {
+    let end = bytes.len() - CHECKSUM_BYTES;
     let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[..end]);
     bytes[end..].copy_from_slice(&checksum.to_be_bytes());
     bytes
 }
 
+/// The state with a valid checksum, after a change of its bytes.
+fn parse_changed(
+    state: &ConnectionState,
+    change: impl FnOnce(&mut Vec<u8>),
+) -> Result<ConnectionState, StateError> {
+    let mut bytes = emitted(state);
+    change(&mut bytes);
+    ConnectionState::parse(&with_correct_checksum(bytes))
+}
+
+#[test]
+fn altered_states_are_rejected_with_their_cause() {
+    let parse_altered = |offset: usize, value: u8| {
+        let mut bytes = emitted(&full());
+        bytes[offset] = value;
+        ConnectionState::parse(&bytes)
+    };
+    assert_eq!(parse_altered(0, 0), Err(StateError::Magic));
+    for version in [0, 3, 9] {
+        assert_eq!(parse_altered(8, version), Err(StateError::Version(version)));
+    }
+    assert_eq!(parse_altered(16, 1), Err(StateError::Truncated), "a longer length of the fields");
+    assert_eq!(parse_altered(23, 1), Err(StateError::Length), "a shorter length of the data");
+    assert_eq!(parse_altered(40, 1), Err(StateError::Checksum));
+    assert_eq!(parse_changed(&full(), |bytes| bytes[9] = 1), Err(StateError::Field("reserved bytes")));
+    let cut = |bytes: &mut Vec<u8>| {
+        let fields = bytes.len() - HEAD_BYTES - CHECKSUM_BYTES - 1;
+        bytes[16..20].copy_from_slice(&(fields as u32).to_be_bytes()); // a few hundred
+        bytes.pop();
+    };
+    assert_eq!(parse_changed(&kernel(), cut), Err(StateError::Truncated), "fields without their last byte");
+}
+
+#[test]
+fn a_cut_or_lengthened_state_is_rejected() {
+    let mut bytes = emitted(&full());
+    for end in 0..bytes.len() {
+        assert_eq!(ConnectionState::parse(&bytes[..end]), Err(StateError::Truncated), "{end} bytes");
+    }
+    bytes.push(0);
+    assert_eq!(ConnectionState::parse(&bytes), Err(StateError::Length));
+}
+
+#[test]
+fn features_that_a_reader_must_know_are_refused_by_name() {
+    let with_needs =
+        |bits: u32| parse_changed(&full(), |bytes| bytes[12..16].copy_from_slice(&bits.to_be_bytes()));
+    assert_eq!(full().needs(), Features::GATE.with(Features::ATTACHMENT));
+    assert_eq!(kernel().needs(), Features::default());
+    assert_eq!(with_needs(3), Ok(full()));
+    let unknown = Features::from_bits(0x8000_0000);
+    assert_eq!(with_needs(0x8000_0003), Err(StateError::Features(unknown)));
+    assert_eq!(
+        StateError::Features(unknown).to_string(),
+        "the connection's state needs unknown features (bits 0x80000000), which this end does not have: upgrade this end"
+    );
+    for wrong in 0..3 {
+        assert_eq!(with_needs(wrong), Err(StateError::Field("needed features")), "{wrong}");
+    }
+}
+
+#[test]
+fn oversized_lists_are_rejected_before_they_are_read() {
+    let at_end = emitted(&kernel()).len() - CHECKSUM_BYTES;
+    let count_of_optional = |count: u32| {
+        parse_changed(&kernel(), |bytes| bytes[at_end - 4..at_end].copy_from_slice(&count.to_be_bytes()))
+    };
+    assert_eq!(count_of_optional(65), Err(StateError::TooMany("optional features")));
+    assert_eq!(count_of_optional(64), Err(StateError::Truncated));
+    // Of "everything", the queue's length comes directly before the peer's initial number.
+    let bytes = emitted(&full());
+    let initial = 0xbeef_0002_u32.to_be_bytes();
+    let at = bytes.windows(4).position(|four| four == initial).unwrap();
+    let length_of_queue = |length: usize| {
+        let length = u32::try_from(length).unwrap();
+        parse_changed(&full(), |bytes| bytes[at - 4..at].copy_from_slice(&length.to_be_bytes()))
+    };
+    assert_eq!(length_of_queue(QUEUE_BYTES_MAX + 1), Err(StateError::TooMany("bytes to send")));
+    assert_eq!(length_of_queue(QUEUE_BYTES_MAX), Err(StateError::Truncated));
+    assert_eq!(length_of_queue(39), Err(StateError::Length), "a byte of data that belongs to no queue");
+}
+
+#[test]
+fn an_attachment_has_a_valid_name_and_at_most_64_kb() {
+    let largest = Attachment::new("kv", vec![7; ATTACHMENT_BYTES_MAX]).unwrap();
+    let state = ConnectionState { attachment: Some(largest), ..kernel() };
+    assert_eq!(ConnectionState::parse(&emitted(&state)), Ok(state.clone()));
+    let at = emitted(&state).windows(6).position(|six| six == b"\0\0\0\x02kv").unwrap();
+    let changed = |offset: usize, value: u8| parse_changed(&state, |bytes| bytes[at + offset] = value);
+    assert_eq!(changed(4, b' '), Err(StateError::Field("protocol of the attachment")));
+    assert_eq!(changed(4, 0xff), Err(StateError::Field("protocol of the attachment")));
+    assert_eq!(changed(3, 65), Err(StateError::TooMany("bytes in the name of the attachment's protocol")));
+    assert_eq!(changed(9, 1), Err(StateError::TooMany("attached bytes")));
+}
+
+#[test]
+fn queued_bytes_are_read_in_place() {
+    let bytes = Bytes::from(emitted(&full()));
+    let state = ConnectionState::decode(&bytes.clone().into()).unwrap();
+    let is_inside = |part: &Bytes| bytes.as_ptr_range().contains(&part.as_ptr());
+    assert!(state.sending.queue.chunks().iter().all(is_inside) && !state.sending.queue.is_empty());
+    assert!(state.receiving.late.iter().all(|(_, bytes)| is_inside(bytes)));
+    let written = state.encode();
+    assert_eq!(written.to_vec(), bytes);
+    let chunk = &state.sending.queue.chunks()[0];
+    assert!(
+        written.chunks().iter().any(|part| core::ptr::eq(part.as_ptr(), chunk.as_ptr())),
+        "written without a copy"
+    );
+}
+
+/// States with queues in several chunks, and other values in the fields that are new in version 2.
+fn any_state() -> impl Strategy<Value = ConnectionState> {
+    let bytes = || prop::collection::vec(any::<u8>(), 0..3000);
+    let queue = prop::collection::vec(bytes().prop_map(Bytes::from), 0..5);
+    let late = prop::collection::vec((any::<u64>(), bytes().prop_map(Bytes::from)), 0..5);
+    let attachment = prop::option::of(("[!-~]{1,64}", bytes()));
+    let stamps = prop::option::of((any::<u32>(), any::<Option<u32>>(), any::<u64>()));
+    let numbers = (any::<Option<(u64, u64)>>(), any::<Option<u64>>(), any::<bool>());
+    (queue, late, attachment, stamps, numbers).prop_map(|(queue, late, attachment, stamps, numbers)| {
+        let mut state = if numbers.2 { full() } else { kernel() };
+        state.sending.queue = queue.into_iter().collect();
+        state.receiving.late = late;
+        state.attachment = attachment.map(|(name, bytes)| Attachment::new(&name, bytes).unwrap());
+        state.agreed.stamps =
+            stamps.map(|(clock, recent, recent_age_ns)| Stamps { clock, recent, recent_age_ns });
+        (state.sending.window_update, state.receiving.gate) = (numbers.0, numbers.1);
+        state
+    })
+}
+
 proptest! {
     #[test]
-    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        let _ = ConnectionState::parse(&bytes);
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000), version in 1_u8..=2) {
+        prop_assert!(ConnectionState::parse(&bytes).is_err());
+        let mut begun = b"SPWYCONN".to_vec();
+        begun.push(version);
+        begun.extend_from_slice(&bytes);
+        prop_assert!(ConnectionState::parse(&begun).is_err());
+    }
+
+    #[test]
+    fn arbitrary_fields_behind_a_valid_head_are_rejected_or_a_state(
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+        data in prop::collection::vec(any::<u8>(), 0..600),
+        kept in 0_usize..600,
+        needs in 0_u32..4,
+    ) {
+        // The first bytes are those of a valid state, so that also fields far behind are reached.
+        let valid = emitted(&full());
+        let kept = kept.min(valid.len() - HEAD_BYTES - CHECKSUM_BYTES);
+        let fields_bytes = (kept + bytes.len()) as u32;
+        let mut all = valid[..12].to_vec();
+        for number in [needs, fields_bytes, data.len() as u32] {
+            all.extend_from_slice(&number.to_be_bytes());
+        }
+        all.extend_from_slice(&valid[HEAD_BYTES..HEAD_BYTES + kept]);
+        all.extend_from_slice(&bytes);
+        all.extend_from_slice(&data);
+        all.extend_from_slice(&[0; CHECKSUM_BYTES]);
+        if let Ok(state) = ConnectionState::parse(&with_correct_checksum(all)) {
+            prop_assert_eq!(ConnectionState::parse(&emitted(&state)), Ok(state));
+        }
+    }
+
+    #[test]
+    fn a_state_survives_a_round_trip_in_any_division_into_chunks(
+        state in any_state(),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let bytes = Bytes::from(emitted(&state));
+        prop_assert_eq!(&state.encode().to_vec(), &bytes);
+        prop_assert_eq!(&ConnectionState::decode(&state.encode()).unwrap(), &state);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len())).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        let divided: Chunks = cuts.windows(2).map(|ends| bytes.slice(ends[0]..ends[1])).collect();
+        prop_assert_eq!(ConnectionState::decode(&divided), Ok(state));
     }
 
     #[test]
     fn altered_fields_are_rejected_or_survive_a_round_trip(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
-        removed in prop::option::of(any::<prop::sample::Index>()),
+        is_first_version in any::<bool>(),
     ) {
-        let mut bytes = emitted(&full());
-        let fields_bytes = bytes.len() - 24; // without 16 bytes of head and 8 of checksum
+        let vectors = Vectors::read(if is_first_version {
+            include_str!("../golden/state-1.hex")
+        } else {
+            include_str!("../golden/state-2.hex")
+        });
+        let mut bytes = vectors.bytes("everything").to_vec();
+        let end = bytes.len() - CHECKSUM_BYTES;
         for (offset, value) in changes {
-            bytes[16 + offset.index(fields_bytes)] = value;
+            bytes[12 + offset.index(end - 12)] = value;
         }
-        if let Some(removed) = removed {
-            bytes.remove(16 + removed.index(fields_bytes));
-        }
-        let bytes = with_correct_length_and_checksum(bytes);
-        if let Ok(state) = ConnectionState::parse(&bytes) {
-            prop_assert_eq!(emitted(&state), bytes);
+        if let Ok(state) = ConnectionState::parse(&with_correct_checksum(bytes)) {
+            prop_assert_eq!(ConnectionState::parse(&emitted(&state)), Ok(state));
         }
     }
 }

@@ -34,6 +34,6 @@ pub use file::MovesFile;
 pub use process::{ProcessSettings, run};
 pub use remote::{MoveFailure, Remote};
 pub use settings::{EngineSettings, MoveSettings, PeerServer};
-pub use spillway_moves::{Arrival, Movable, OrderError, OrderResult};
+pub use spillway_moves::{Arrival, Attachment, AttachmentError, Movable, OrderError, OrderResult};
 pub use spillway_wire::switch::ServerId;
 pub use status::{MoveCounts, ServerStatus};

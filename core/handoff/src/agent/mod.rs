@@ -13,11 +13,11 @@ mod prepare;
 mod timers;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::sync::Arc;
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_transport::Time;
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
@@ -234,7 +234,7 @@ impl Agent {
     }
 
     /// The connection was exported: the answer to [`Event::Export`].
-    pub fn exported(&mut self, now: Time, flow: Flow, state: Arc<[u8]>) {
+    pub fn exported(&mut self, now: Time, flow: Flow, state: Chunks) {
         let Some(source) = self.sources.get_mut(&flow) else { return };
         source.exported(now, state);
         self.owned.remove(&flow);

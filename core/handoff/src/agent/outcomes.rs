@@ -1,9 +1,9 @@
 //! What follows from the end of a move, at its source and at its target.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
+use spillway_wire::Chunks;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::Flow;
 
@@ -17,7 +17,7 @@ impl Agent {
         let Some(outcome) = outcome else { return };
         if outcome == source::Outcome::Export {
             if self.lending.contains(&flow) {
-                return self.exported(now, flow, Arc::from(&[][..]));
+                return self.exported(now, flow, Chunks::new());
             }
             return self.events.push_back(Event::Export { flow });
         }

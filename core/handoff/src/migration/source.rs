@@ -10,9 +10,8 @@
 //!
 //! The entry decides: a source in doubt continues the connection only after *own* was confirmed.
 
-use alloc::sync::Arc;
-
 use spillway_transport::Time;
+use spillway_wire::Chunks;
 use spillway_wire::handoff::{Body, Reason, Received};
 use spillway_wire::switch::{Flow, FlowState, Import, Request, Site, Status};
 
@@ -54,7 +53,7 @@ enum Phase {
     },
     Exporting(Destination),
     Sending(Destination, Sending),
-    InDoubt(Destination, Arc<[u8]>),
+    InDoubt(Destination, Chunks),
 }
 
 /// A move on its source.
@@ -106,7 +105,7 @@ impl Source {
     }
 
     /// The exported state, if the source has one.
-    pub(crate) fn state(&self) -> Option<&Arc<[u8]>> {
+    pub(crate) fn state(&self) -> Option<&Chunks> {
         match &self.phase {
             Phase::Sending(_, sending) => Some(sending.state()),
             Phase::InDoubt(_, state) => Some(state),
@@ -176,7 +175,7 @@ impl Source {
                 return None;
             }
         };
-        let Phase::Sending(to, sending) = &self.phase else { return None };
+        let Phase::Sending(to, sending) = &mut self.phase else { return None };
         Some((*to, sending.body(number)?))
     }
 
@@ -223,7 +222,7 @@ impl Source {
     }
 
     /// The connection was exported. A state with too many parts comes back at once.
-    pub(crate) fn exported(&mut self, now: Time, state: Arc<[u8]>) {
+    pub(crate) fn exported(&mut self, now: Time, state: Chunks) {
         if let Phase::Exporting(to) = self.phase {
             self.next_at = now;
             self.phase = match Sending::new(now, state.clone(), self.times) {
@@ -328,7 +327,7 @@ mod tests {
 
     fn sending() -> Source {
         let mut source = exporting();
-        source.exported(Time(0), Arc::from(&b"state"[..]));
+        source.exported(Time(0), Chunks::from(&b"state"[..]));
         source
     }
 

@@ -9,9 +9,8 @@
 //!
 //! The target transmits nothing, and gives no packet to its stack, before *own* is confirmed.
 
-use alloc::sync::Arc;
-
 use spillway_transport::Time;
+use spillway_wire::Chunks;
 use spillway_wire::handoff::{Part, Reason, Received};
 use spillway_wire::switch::{Flow, FlowState, Import, Request, Site, Status};
 
@@ -34,9 +33,9 @@ enum Phase {
     /// Waits for the connection's state.
     Waiting(Option<Receiving>),
     /// The state has arrived; the driver has not reported yet whether the stack can import it.
-    Checking { state: Arc<[u8]>, parts: u16 },
+    Checking { state: Chunks, parts: u16 },
     /// Waits for the switch to confirm *own*.
-    Owning { state: Arc<[u8]>, parts: u16, asked: u32 },
+    Owning { state: Chunks, parts: u16, asked: u32 },
 }
 
 /// A move on its target. Packets of the flow wait here until the target owns it.
@@ -84,7 +83,7 @@ impl Target {
     }
 
     /// The state, when the stack can import it.
-    pub(crate) fn state(&self) -> Option<&Arc<[u8]>> {
+    pub(crate) fn state(&self) -> Option<&Chunks> {
         match &self.phase {
             Phase::Owning { state, .. } => Some(state),
             Phase::Waiting(_) | Phase::Checking { .. } => None,
@@ -100,7 +99,7 @@ impl Target {
         now: Time,
         part: &Part<'_>,
         budget: &Budget,
-    ) -> Result<Option<Arc<[u8]>>, Reason> {
+    ) -> Result<Option<Chunks>, Reason> {
         self.owes_received = true;
         let Phase::Waiting(receiving) = &mut self.phase else { return Ok(None) };
         if receiving.is_none() {
@@ -126,7 +125,7 @@ impl Target {
     pub(crate) fn handle_lent(&mut self, now: Time) {
         self.owes_received = true;
         if let Phase::Waiting(_) = &self.phase {
-            self.phase = Phase::Owning { state: Arc::from(&[][..]), parts: 1, asked: 0 };
+            self.phase = Phase::Owning { state: Chunks::new(), parts: 1, asked: 0 };
             self.next_at = now;
         }
     }
@@ -218,7 +217,7 @@ mod tests {
     fn owning() -> Target {
         let mut target = target();
         let state = target.handle_part(ms(1), &Part::of(b"state", 0).unwrap(), &budget());
-        assert_eq!(state.unwrap().as_deref(), Some(&b"state"[..]));
+        assert_eq!(state.unwrap(), Some(Chunks::from(&b"state"[..])));
         target.handle_checked(ms(2));
         target
     }

@@ -1,9 +1,9 @@
 //! The parts of a state that have arrived.
 
-use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use spillway_wire::Chunks;
 use spillway_wire::handoff::{Part, Received};
 
 use crate::budget::{Budget, Share};
@@ -60,9 +60,10 @@ impl Receiving {
         (self.missing == 0).then(|| number_of(self.has.len()))
     }
 
-    pub(crate) fn into_state(self) -> Arc<[u8]> {
+    /// The state, in the buffer in which its parts have been stored.
+    pub(crate) fn into_state(self) -> Chunks {
         debug_assert!(self.missing == 0, "an incomplete state is never used");
-        Arc::from(self.bytes)
+        self.bytes.into()
     }
 }
 
@@ -94,7 +95,7 @@ mod tests {
         assert!(receiving.store(&part(3)) && receiving.store(&part(1)));
         assert_eq!(receiving.received(), Received { through: 4, beyond: 0 });
         assert_eq!(receiving.complete_parts(), Some(4));
-        assert_eq!(*receiving.into_state(), *state);
+        assert_eq!(receiving.into_state().to_vec(), state);
         assert_eq!(budget.used(), 0);
     }
 

@@ -4,10 +4,10 @@
 //! in flight is bounded by a window, which grows with acknowledgements and is halved when parts are lost.
 
 use alloc::collections::BTreeMap;
-use alloc::sync::Arc;
 
 use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Part, Received, parts_of};
+use spillway_wire::{Bytes, Chunks};
 
 use crate::migration::{ATTEMPTS, MoveTimes};
 
@@ -33,7 +33,9 @@ struct InFlight {
 /// A state that is being sent. An empty one is sent as a single message, *lent*.
 #[derive(Clone, Debug)]
 pub(crate) struct Sending {
-    state: Arc<[u8]>,
+    state: Chunks,
+    /// The bytes of the part that is being sent.
+    part: Bytes,
     times: MoveTimes,
     parts: u16,
     /// The first part that was never sent.
@@ -48,13 +50,23 @@ pub(crate) struct Sending {
 
 impl Sending {
     /// `None` if the state has too many parts.
-    pub(crate) fn new(now: Time, state: Arc<[u8]>, times: MoveTimes) -> Option<Sending> {
+    pub(crate) fn new(now: Time, state: Chunks, times: MoveTimes) -> Option<Sending> {
         let parts = u16::try_from(parts_of(state.len()).max(1)).ok()?;
         let (in_flight, window) = (BTreeMap::new(), WINDOW);
-        Some(Sending { state, times, parts, next: 0, in_flight, window, halved_until: now, due: now })
+        Some(Sending {
+            state,
+            part: Bytes::new(),
+            times,
+            parts,
+            next: 0,
+            in_flight,
+            window,
+            halved_until: now,
+            due: now,
+        })
     }
 
-    pub(crate) fn state(&self) -> &Arc<[u8]> {
+    pub(crate) fn state(&self) -> &Chunks {
         &self.state
     }
 
@@ -104,12 +116,14 @@ impl Sending {
         None
     }
 
-    /// The message that carries a part.
-    pub(crate) fn body(&self, number: u16) -> Option<Body<'_>> {
-        if self.state.is_empty() {
+    /// The message that carries a part. A part that is in one chunk of the state is not copied.
+    pub(crate) fn body(&mut self, number: u16) -> Option<Body<'_>> {
+        let total = self.state.len();
+        if total == 0 {
             return Some(Body::Lent);
         }
-        Part::of(&self.state, number).map(Body::State)
+        self.part = self.state.joined(Part::place(total, number)?)?;
+        Part::at(total, number, &self.part).map(Body::State)
     }
 
     /// The target has these parts. Parts that were never sent do not count.
@@ -129,7 +143,7 @@ mod tests {
     use super::*;
 
     fn sending(parts: usize) -> Sending {
-        let state = Arc::from(alloc::vec![7; parts * PART_BYTES]);
+        let state = Chunks::from(alloc::vec![7; parts * PART_BYTES]);
         Sending::new(Time(0), state, MoveTimes::default()).unwrap()
     }
 
@@ -190,8 +204,19 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_state_in_several_chunks_make_the_state() {
+        let bytes: alloc::vec::Vec<u8> = (0..5 * PART_BYTES + 7).map(|at| (at % 251) as u8).collect();
+        let state: Chunks = bytes.chunks(2 * PART_BYTES - 3).map(Bytes::copy_from_slice).collect();
+        let mut sending = Sending::new(Time(0), state, MoveTimes::default()).unwrap();
+        for number in 0..6 {
+            assert_eq!(sending.body(number), Part::of(&bytes, number).map(Body::State));
+        }
+        assert_eq!(sending.body(6), None);
+    }
+
+    #[test]
     fn an_empty_state_is_one_message() {
-        let mut sending = Sending::new(Time(0), Arc::from(&[][..]), MoveTimes::default()).unwrap();
+        let mut sending = Sending::new(Time(0), Chunks::new(), MoveTimes::default()).unwrap();
         assert_eq!(sending.poll(Time(0)), Some(Due::Part(0)));
         assert_eq!(sending.body(0), Some(Body::Lent));
         sending.handle_received(Received { through: 1, beyond: 0 });

@@ -1,9 +1,8 @@
 //! Owners that are cut off, and a switch that loses its entries.
 
-use std::sync::Arc;
-
 use crate::rack::{Rack, flow};
 use spillway_handoff::{Cause, Event, Sorted};
+use spillway_wire::Chunks;
 use spillway_wire::switch::ServerId;
 
 const STATE: &[u8] = b"state";
@@ -70,6 +69,6 @@ fn a_server_without_an_answered_heartbeat_begins_no_move() {
     rack.advance(600);
     let now = rack.now;
     assert!(rack.agent(1).request_move(now, flow(), Some(ServerId(2))).is_err());
-    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.agent(1).exported(now, flow(), Chunks::from(STATE));
     assert_eq!(rack.events(1), [], "answers to events that never were change nothing");
 }

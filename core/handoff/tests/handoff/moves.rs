@@ -1,17 +1,16 @@
 //! Moves between servers behind the switch of core/rules: what is lost, late, repeated or of an earlier run.
 
-use std::sync::Arc;
-
 use crate::rack::{Rack, flow, segment_at};
 use spillway_handoff::{Cause, Event, Limits, MoveError, MoveResult, Sorted};
 use spillway_rules::FlowState;
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
 use spillway_wire::switch::{Kind, ServerId, View};
 
 const STATE: &[u8] = b"the state of a connection";
 
 fn import(state: &[u8], frames: Vec<Vec<u8>>, is_return: bool) -> Event {
-    Event::Import { flow: flow(), state: Arc::from(state), frames, is_return }
+    Event::Import { flow: flow(), state: Chunks::from(state), frames, is_return }
 }
 
 fn is_kind(payload: &[u8], kind: Kind) -> bool {
@@ -31,7 +30,7 @@ fn a_connection_moves_with_its_early_and_its_late_packets() {
     assert_eq!(rack.client_reaches(2), (2, Sorted::Held));
     assert_eq!(rack.sort(1, &segment_at(1, 0)), Sorted::Stack, "before the export the connection is here");
     let now = rack.now;
-    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.agent(1).exported(now, flow(), Chunks::from(STATE));
     assert_eq!(rack.sort(1, &late), Sorted::Forwarded);
     rack.deliver();
     let generation = rack.entry().unwrap().generation;
@@ -61,11 +60,11 @@ fn a_large_state_arrives_although_every_third_datagram_is_lost_and_all_are_repea
     });
     rack.copies = 2;
     let now = rack.now;
-    rack.agent(1).exported(now, flow(), Arc::from(&state[..]));
+    rack.agent(1).exported(now, flow(), Chunks::from(&state[..]));
     rack.advance(25);
     let events = rack.events(2);
     let [Event::Check { generation, state: arrived, .. }] = &events[..] else { panic!("{}", events.len()) };
-    assert_eq!(**arrived, *state);
+    assert_eq!(arrived.to_vec(), state);
     let now = rack.now;
     rack.agent(2).checked(now, flow(), *generation, Ok(()));
     rack.advance(50);
@@ -113,7 +112,7 @@ fn a_target_without_a_state_for_100_ms_gives_the_flow_back() {
     assert_eq!(rack.events(2), [Event::Gone { flow: flow(), cause: Cause::Doubt }]);
     assert_eq!(rack.events(1), [Event::Deliver { frames: vec![segment_at(1, 7)] }], "not exported yet");
     let now = rack.now;
-    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.agent(1).exported(now, flow(), Chunks::from(STATE));
     rack.deliver();
     assert_eq!(rack.events(1), [import(STATE, Vec::new(), true)]);
     assert_eq!(rack.client_reaches(8), (1, Sorted::Stack));
@@ -215,7 +214,7 @@ fn a_repeated_prepare_leaves_a_move_alone() {
     assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
     assert_eq!(rack.entry().unwrap().generation, generation);
     let now = rack.now;
-    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.agent(1).exported(now, flow(), Chunks::from(STATE));
     rack.deliver();
     rack.events(2);
     rack.agent(2).checked(now, flow(), generation, Ok(()));
@@ -282,7 +281,7 @@ fn moves_and_their_memory_are_bounded() {
     assert_eq!(rack.client_reaches(1), (2, Sorted::Held), "58 bytes");
     assert_eq!(rack.client_reaches(2), (2, Sorted::Dropped));
     let now = rack.now;
-    rack.agent(1).exported(now, flow(), Arc::from(STATE));
+    rack.agent(1).exported(now, flow(), Chunks::from(STATE));
     rack.deliver();
     let events: Vec<Event> = std::iter::from_fn(|| rack.agent(1).poll_event()).collect();
     let ended = Event::Ended { flow: flow(), result: MoveResult::Returned(Some(Reason::NoRoom)) };

@@ -1,7 +1,6 @@
 //! Servers behind the switch of core/rules, in virtual time, with a path for each datagram that a test may cut.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_auth::{Key, SwitchKey};
@@ -9,6 +8,7 @@ use spillway_handoff::{Agent, Event, Limits, MoveTimes, Peer, Service, Settings,
 use spillway_rules::config::{Config, Place, Port, PortId, Server, ServiceId, Services, Station};
 use spillway_rules::{Action, Address, FlowView, Switch};
 use spillway_transport::Time;
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Run;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::{checksum, ipv4, tcp, udp};
@@ -280,10 +280,10 @@ impl Rack {
     pub fn export(&mut self, from: u8, to: u8, state: &[u8]) -> u64 {
         self.prepare(from, to);
         let now = self.now;
-        self.agent(from).exported(now, flow(), Arc::from(state));
+        self.agent(from).exported(now, flow(), Chunks::from(state));
         self.deliver();
         match &self.events(to)[..] {
-            [Event::Check { generation, state: arrived, .. }] if **arrived == *state => *generation,
+            [Event::Check { generation, state: arrived, .. }] if arrived.to_vec() == state => *generation,
             other => panic!("{other:?}"),
         }
     }

@@ -1,10 +1,10 @@
 //! What the agent demands of the stack: exports, imports, checks, and connections that must be dropped.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use spillway_handoff::{Agent, Event, MoveResult};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
 use spillway_wire::switch::Flow;
 
@@ -32,7 +32,7 @@ impl Server {
         match event {
             Event::Export { flow } => self.exports.push_back(flow),
             Event::Check { flow, generation, state } => {
-                let result = self.check(now, flow, &state);
+                let result = self.check(application, now, flow, &state);
                 self.with_agent(|agent| agent.checked(now, flow, generation, result));
             }
             Event::Import { flow, state, frames, is_return } => {
@@ -49,13 +49,19 @@ impl Server {
     }
 
     /// Whether a connection can be imported. If so, it has a place.
-    fn check(&mut self, now: Time, flow: Flow, state: &[u8]) -> Result<(), Reason> {
+    fn check<A: Movable>(
+        &mut self,
+        application: &A,
+        now: Time,
+        flow: Flow,
+        state: &Chunks,
+    ) -> Result<(), Reason> {
         let place = self.place(&flow).ok_or(Reason::NoService)?;
         let used = self.connections.stack().connections() + self.promised.len();
         if used >= self.connections_max {
             return Err(Reason::NoRoom);
         }
-        self.connections.can_import(now, state, place)?;
+        self.connections.can_import(now, state, place, |protocol| application.knows_protocol(protocol))?;
         self.promised.insert(flow);
         Ok(())
     }
@@ -65,17 +71,16 @@ impl Server {
         application: &mut A,
         now: Time,
         flow: Flow,
-        (state, is_return): (&Arc<[u8]>, bool),
+        (state, is_return): (&Chunks, bool),
     ) {
         let imported = self.place(&flow).and_then(|place| self.connections.import(now, flow, state, place));
-        let Some(Imported { conn, peer, listener }) = imported else {
+        let Some(Imported { conn, peer, listener, attachment }) = imported else {
             // The stack answers the client's next segment by a reset.
             self.counters.lost += 1;
             return self.with_agent(|agent| agent.connection_ended(now, flow));
         };
         self.counters.imported += u64::from(!is_return);
-        // The state has no room for an attachment yet.
-        let arrival = Arrival { peer, listener, attachment: &[], is_return };
+        let arrival = Arrival { peer, listener, attachment: attachment.as_ref(), is_return };
         application.on_migrated(now, conn, &arrival, &mut self.connections);
         self.pass_events(application, now);
     }

@@ -1,6 +1,5 @@
 //! Orders become moves, and connections leave.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use spillway_handoff::MoveResult;
@@ -75,10 +74,9 @@ impl Server {
             return self.with_agent(|agent| agent.not_exported(now, flow));
         }
         match self.connections.export(now, conn) {
-            Ok(state) => {
-                let attachment = application.leave(now, conn);
-                debug_assert!(attachment.is_empty(), "the state has no room for an attachment yet");
-                self.with_agent(|agent| agent.exported(now, flow, Arc::from(state)));
+            Ok(mut state) => {
+                state.attachment = application.leave(now, conn);
+                self.with_agent(|agent| agent.exported(now, flow, state.encode()));
             }
             Err(_) => self.with_agent(|agent| agent.not_exported(now, flow)),
         }

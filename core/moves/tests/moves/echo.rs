@@ -3,11 +3,14 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use spillway_moves::{Arrival, Movable};
+use spillway_moves::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
 /// Bytes that a client may send ahead: less than the send buffer takes.
 const WINDOW_BYTES: u32 = 16 * 1024;
+/// Protocol and bytes of the attachment of each connection that leaves.
+const PROTOCOL: &str = "echo";
+const NOTE: &[u8] = b"a note for the next server";
 
 #[derive(Debug, Default)]
 pub struct Echo {
@@ -16,6 +19,8 @@ pub struct Echo {
     pub is_busy: bool,
     /// After so many questions whether a connection is between two requests, none is; `None`: no bound.
     pub safe_answers: Cell<Option<u32>>,
+    /// An earlier version, which knows no attachments.
+    pub is_older: bool,
     /// The number of arrivals, and of those that came back.
     pub arrivals: u32,
     pub returns: u32,
@@ -55,12 +60,18 @@ impl Movable for Echo {
         !self.is_busy && left != Some(0)
     }
 
-    fn leave(&mut self, _now: Time, conn: Conn) -> Vec<u8> {
+    fn leave(&mut self, _now: Time, conn: Conn) -> Option<Attachment> {
         assert!(self.here.remove(&conn));
-        Vec::new()
+        Attachment::new(PROTOCOL, NOTE.to_vec()).ok()
+    }
+
+    fn knows_protocol(&self, protocol: &str) -> bool {
+        protocol == PROTOCOL && !self.is_older
     }
 
     fn on_migrated<T: Transport>(&mut self, _now: Time, conn: Conn, arrival: &Arrival<'_>, _out: &mut T) {
+        let attachment = arrival.attachment.expect("each connection leaves with an attachment");
+        assert_eq!((attachment.protocol(), attachment.bytes().as_ref()), (PROTOCOL, NOTE));
         self.here.insert(conn);
         self.arrivals += u32::from(!arrival.is_return);
         self.returns += u32::from(arrival.is_return);

@@ -8,7 +8,7 @@ use spillway_auth::{Key, SwitchKey};
 use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings, Transmit};
 use spillway_moves::{Counters, Order, OrderError, OrderResult, Server};
 use spillway_rules::config::{
-    Config, Place, Port, PortId, Server as ConfigServer, ServiceId, Services, Station,
+    Config, Mode, Place, Port, PortId, Server as ConfigServer, ServiceId, Services, Station,
 };
 use spillway_rules::{Action, Address, Switch};
 use spillway_tcp::{Listener, Resolver, Settings, Stack, isn};
@@ -68,6 +68,7 @@ fn config() -> Config {
         port: port(number),
     };
     Config {
+        mode: Mode::Gateway,
         ports: vec![port_of(1, true), port_of(2, true), port_of(CLIENT, false)],
         stations: [1, 2, CLIENT].map(|n| Station { mac: mac(n), port: port(n) }).into(),
         prefixes: Vec::new(),

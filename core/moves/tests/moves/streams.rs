@@ -76,6 +76,18 @@ fn a_connection_comes_back_from_a_server_that_has_no_room() {
     finish(&mut rack);
 }
 
+#[test]
+fn a_connection_comes_back_from_an_application_that_does_not_know_its_attachment() {
+    let mut rack = Rack::new(100);
+    rack.host(2).echo.is_older = true;
+    rack.order(1, 2).unwrap();
+    rack.run_until("the order ends", |rack| !rack.host(1).results.is_empty());
+    let result = OrderResult::Ended(MoveResult::Returned(Some(Reason::Feature)));
+    assert_eq!(rack.host(1).results[0], result);
+    assert_eq!((rack.host(1).echo.returns, rack.counters(2).imported), (1, 0));
+    finish(&mut rack);
+}
+
 /// The target is ready, the device of the source has frames yet, and the move ends in this time.
 #[test]
 fn a_connection_whose_move_ends_before_the_export_stays() {

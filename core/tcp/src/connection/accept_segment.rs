@@ -18,8 +18,8 @@ const TIMESTAMP_VALID: Duration = Duration::from_secs(24 * 24 * 3600);
 pub(super) struct TimestampState {
     /// This end's clock at time zero, in milliseconds. It differs for each peer, which hides the uptime.
     pub(super) offset: u32,
-    /// TS.Recent.
-    pub(super) recent: u32,
+    /// TS.Recent. `None` before the first segment, also after an import from a stack that does not reveal it.
+    pub(super) recent: Option<u32>,
     /// Arrival time of TS.Recent.
     pub(super) recent_at: Time,
 }
@@ -35,15 +35,30 @@ impl TimestampState {
         low_half(now.as_nanos() / 1_000_000) // wraps
     }
 
-    /// Whether TS.Recent is newer than a segment's `value`; always `false` if TS.Recent is too old (RFC 7323 §5.5).
-    fn is_newer_than(&self, now: Time, value: u32) -> bool {
-        value.wrapping_sub(self.recent).cast_signed() < 0 && now.since(self.recent_at) <= TIMESTAMP_VALID
+    /// What segments echo (RFC 7323 §3.2): TS.Recent; 0 if it is not known, which peers do not use.
+    pub(super) fn echo(&self) -> u32 {
+        self.recent.unwrap_or(0)
     }
 
-    /// The time since this end sent the echoed timestamp (RFC 7323 §4.1), in whole milliseconds.
+    /// Whether TS.Recent is at most a segment's `value`, or not known.
+    #[inline]
+    pub(super) fn is_at_most(&self, value: u32) -> bool {
+        self.recent.is_none_or(|recent| value.wrapping_sub(recent).cast_signed() >= 0)
+    }
+
+    /// Whether TS.Recent is newer than a segment's `value`; always `false` if TS.Recent is too old (RFC 7323 §5.5).
+    fn is_newer_than(&self, now: Time, value: u32) -> bool {
+        !self.is_at_most(value) && now.since(self.recent_at) <= TIMESTAMP_VALID
+    }
+
+    /// The time since this end sent the echoed timestamp (RFC 7323 §4.1), in whole milliseconds. `None` for an echo of 0,
+    /// which a peer sends that knows no timestamp to echo, and for one of the future.
     pub(super) fn since_echo(&self, now: Time, theirs: Timestamps) -> Option<Duration> {
+        if theirs.echo == 0 {
+            return None;
+        }
         let elapsed_ms = self.value_at(now).wrapping_sub(theirs.echo).cast_signed();
-        u64::try_from(elapsed_ms).ok().map(Duration::from_millis) // `None` for an echo of the future
+        u64::try_from(elapsed_ms).ok().map(Duration::from_millis)
     }
 }
 
@@ -124,7 +139,7 @@ impl Connection {
             && seq <= self.acking.last_sent
             && !ours.is_newer_than(now, theirs.value)
         {
-            (ours.recent, ours.recent_at) = (theirs.value, now);
+            (ours.recent, ours.recent_at) = (Some(theirs.value), now);
         }
     }
 

@@ -58,7 +58,7 @@ impl Connection {
         let receiving = &self.receiving;
         let end = receiving.next + payload.len() as u64;
         let is_timely = match (&self.agreed.timestamps, header.options.timestamps) {
-            (Some(ours), Some(theirs)) => theirs.value.wrapping_sub(ours.recent).cast_signed() >= 0,
+            (Some(ours), Some(theirs)) => ours.is_at_most(theirs.value),
             (ours, _) => ours.is_none(),
         };
         header.seq == receiving.base.on_wire(receiving.next)

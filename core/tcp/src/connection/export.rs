@@ -1,17 +1,20 @@
 //! Exports a connection to another stack (Capybara §3.3).
 
-use alloc::vec;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use spillway_transport::Time;
 use spillway_wire::state::{Agreed, ConnectionState, Finish, Receiving, Sending, Stage, Stamps};
+use spillway_wire::{Bytes, Chunks};
 
 use super::{Connection, State};
 use crate::moving::{self, ExportError};
 use crate::seq::since_syn;
 
 impl Connection {
-    pub(crate) fn export(&self, now: Time) -> Result<ConnectionState, ExportError> {
-        let stage = match self.state {
+    /// The stage of a connection that can be exported.
+    pub(crate) fn exported_stage(&self) -> Result<Stage, ExportError> {
+        Ok(match self.state {
             State::SynSent | State::SynReceived => return Err(ExportError::Opening),
             State::Established => Stage::Established,
             State::FinWait1 => Stage::FinWait1,
@@ -21,15 +24,21 @@ impl Connection {
             State::Closing | State::TimeWait => Stage::Closing,
             State::LastAck => Stage::LastAck,
             State::Closed => return Err(ExportError::Ended),
-        };
+        })
+    }
+
+    pub(crate) fn export(mut self: Box<Connection>, now: Time, stage: Stage) -> ConnectionState {
+        let queue = core::mem::take(&mut self.queue).into_chunks();
+        let late = core::mem::take(&mut self.receiving.waiting).into_pieces();
         let agreed = &self.agreed;
-        Ok(ConnectionState {
+        ConnectionState {
             local: self.flow.local(),
             peer: self.flow.peer(),
             stage,
             listener: self.listener,
-            sending: self.export_sending(),
-            receiving: self.export_receiving(),
+            sending: self.export_sending(queue),
+            receiving: self
+                .export_receiving(late.map(|(seq, bytes)| (since_syn(seq), bytes.into())).collect()),
             agreed: Agreed {
                 mss: agreed.mss,
                 has_sack: agreed.has_sack,
@@ -41,20 +50,19 @@ impl Connection {
             },
             received_age_ns: now.0.saturating_sub(self.last_received_at.0),
             recovery: Some(moving::recovery::to_wire(self.recovery.export(now, &self.timers))),
-        })
+            attachment: None,
+        }
     }
 
-    fn export_sending(&self) -> Sending {
-        let (advertised_by, advertised_with) = self.peer_window.last_update();
-        let mut queue = vec![0; self.queue.len()];
-        self.queue.copy(self.queue.start(), &mut queue);
+    fn export_sending(&self, queue: Chunks) -> Sending {
+        let last_update = self.peer_window.last_update();
         Sending {
             initial: self.base.initial(),
             una: since_syn(self.recovery.una()),
             nxt: since_syn(self.recovery.nxt()),
             window: self.peer_window.size,
             window_largest: self.peer_window.largest,
-            window_update: (since_syn(advertised_by), since_syn(advertised_with)),
+            window_update: last_update.map(|(seq, ack)| (since_syn(seq), since_syn(ack))),
             scale: self.peer_window.scale,
             finish: match self.fin {
                 None => Finish::No,
@@ -68,7 +76,7 @@ impl Connection {
         }
     }
 
-    fn export_receiving(&self) -> Receiving {
+    fn export_receiving(&self, late: Vec<(u64, Bytes)>) -> Receiving {
         let receiving = &self.receiving;
         Receiving {
             initial: receiving.base.initial(),
@@ -82,7 +90,7 @@ impl Connection {
             gate: receiving.gate.position().map(since_syn),
             acknowledged: since_syn(self.acking.last_sent),
             owes: self.acking.owes(&self.timers),
-            late: receiving.waiting.export().map(|(seq, bytes)| (since_syn(seq), bytes.to_vec())).collect(),
+            late,
         }
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct FinalSegments {
     /// The acknowledgement is still owed to the peer.
     pub(crate) is_due: bool,
     pub(crate) reset: tcp::Header,
-    /// TS.Recent, if timestamps were negotiated.
+    /// TS.Recent, if timestamps were negotiated and it is known.
     pub(crate) ts_recent: Option<u32>,
 }
 
@@ -34,7 +34,7 @@ impl Connection {
             acknowledgement,
             is_due: self.acking.is_due,
             reset: tcp::Header { flags, window: 0, options, ..acknowledgement },
-            ts_recent: self.agreed.timestamps.map(|ours| ours.recent),
+            ts_recent: self.agreed.timestamps.and_then(|ours| ours.recent),
         }
     }
 

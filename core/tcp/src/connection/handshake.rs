@@ -36,7 +36,7 @@ pub(super) struct Agreed {
 impl Agreed {
     /// All options that our SYN offers.
     pub(super) fn offered(settings: &Settings, flow: &Flow, offset: u32) -> Agreed {
-        let timestamps = TimestampState { offset, recent: 0, recent_at: Time::ZERO };
+        let timestamps = TimestampState { offset, recent: None, recent_at: Time::ZERO };
         Agreed { mss: settings.mss(flow), has_sack: true, has_scale: true, timestamps: Some(timestamps) }
     }
 
@@ -48,8 +48,8 @@ impl Agreed {
         offset: u32,
         now: Time,
     ) -> Agreed {
-        let timestamps =
-            options.timestamps.map(|theirs| TimestampState { offset, recent: theirs.value, recent_at: now });
+        let state = |recent| TimestampState { offset, recent: Some(recent), recent_at: now };
+        let timestamps = options.timestamps.map(|theirs| state(theirs.value));
         let mss = options.mss.unwrap_or(flow.mss_default()).clamp(MSS_MIN, settings.mss(flow));
         let has_scale = options.window_scale.is_some();
         Agreed { mss, has_sack: options.sack_permitted, has_scale, timestamps }

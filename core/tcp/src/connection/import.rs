@@ -1,6 +1,6 @@
 //! Imports a connection from another stack (Capybara §3.3). Every field is checked, because the state may be forged.
 
-use spillway_transport::{Chunk, Conn, Time};
+use spillway_transport::{Conn, Time};
 use spillway_wire::state::{self, ConnectionState, Finish, Sending, Stage};
 
 use super::accept_segment::TimestampState;
@@ -95,14 +95,12 @@ impl Connection {
         // An acknowledged FIN lies between the last byte and `una`.
         let start = una - u64::from(sending.finish == Finish::Acknowledged);
         self.queue = SendQueue::new(start);
-        if length > 0 {
-            self.queue.push_chunk(Chunk::from(sending.queue.clone()));
-        }
+        sending.queue.chunks().iter().for_each(|chunk| self.queue.push_shared(chunk.clone()));
         let end = start + length;
         let is_finished = sending.finish != Finish::No;
         self.fin = is_finished.then_some(end);
         ensure(nxt <= end + u64::from(is_finished), "more bytes sent than queued")?;
-        let last_update = (extended(sending.window_update.0), extended(sending.window_update.1));
+        let last_update = sending.window_update.map(|(seq, ack)| (extended(seq), extended(ack)));
         self.peer_window =
             PeerWindow::restored(sending.window, last_update, sending.scale, sending.window_largest);
         ensure(sending.reported_acknowledged <= sending.una, "more bytes reported than acknowledged")?;
@@ -156,8 +154,8 @@ fn check_sending(sending: &Sending, stage: Stage) -> Checked<()> {
         sending.window <= sending.window_largest && sending.window_largest < SEQ_MAX,
         "the largest window of the peer",
     )?;
-    let (seq, ack) = sending.window_update;
-    ensure(seq < SEQ_MAX && ack <= sending.nxt, "the segment of the peer's window")?;
+    let is_valid = |(seq, ack)| seq < SEQ_MAX && ack <= sending.nxt;
+    ensure(sending.window_update.is_none_or(is_valid), "the segment of the peer's window")?;
     let is_consistent = match stage {
         Stage::Established | Stage::CloseWait => sending.finish == Finish::No,
         Stage::FinWait1 => sending.finish == Finish::Unacknowledged,
@@ -201,7 +199,7 @@ fn import_receiving(settings: &Settings, state: &state::Receiving) -> Checked<Re
     for (seq, piece) in &state.late {
         ensure(*seq < SEQ_MAX && *seq >= state.next && !piece.is_empty(), "a piece out of order")?;
         bytes = bytes.saturating_add(piece.len());
-        pieces.push((extended(*seq), piece.as_slice()));
+        pieces.push((extended(*seq), &piece[..]));
     }
     // A piece that is next in order waits for a grant: `next - 1` makes `Reassembly::import` accept it.
     let limit = settings.reassembly_bytes_max;

@@ -252,7 +252,7 @@ impl Connection {
     #[inline]
     pub(super) fn header(&self, now: Time, from: Seq, flags: Flags, advertised: Advertised) -> tcp::Header {
         let timestamps = self.agreed.timestamps;
-        let timestamps = timestamps.map(|ours| Timestamps { value: ours.value_at(now), echo: ours.recent });
+        let timestamps = timestamps.map(|ours| Timestamps { value: ours.value_at(now), echo: ours.echo() });
         let sack = if self.may_have_sack_blocks() { self.sack_blocks() } else { SackBlocks::default() };
         tcp::Header {
             source: self.flow.local_port(),
@@ -278,8 +278,8 @@ impl Connection {
         } else {
             (0, Flags::SYN, settings.initial_window)
         };
-        let echo = |recent| if is_answer { recent } else { 0 };
-        let option = |ours: TimestampState| Timestamps { value: ours.value_at(now), echo: echo(ours.recent) };
+        let echo = |ours: TimestampState| if is_answer { ours.echo() } else { 0 };
+        let option = |ours: TimestampState| Timestamps { value: ours.value_at(now), echo: echo(ours) };
         let scale = if is_answer { self.receiving.scale } else { settings.window_scale() };
         let header = tcp::Header {
             source: self.flow.local_port(),

@@ -4,6 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use spillway_transport::Chunk;
+use spillway_wire::{Bytes, Chunks};
 
 use crate::narrow::in_memory;
 use crate::seq::Seq;
@@ -17,24 +18,57 @@ const KEPT_BYTES: usize = 1024;
 /// Spent chunks larger than this are freed, so that memory does not stay allocated after a burst.
 const SPENT_BYTES_MAX: usize = 256 * 1024;
 
-/// A chunk passed by the application, kept without a copy until it is acknowledged, or one gathered from
-/// small sends.
+/// Bytes that are kept until they are acknowledged.
 #[derive(Debug)]
 struct Piece {
     from: Seq,
-    chunk: Chunk,
-    /// The chunk was gathered from small sends, and more may be appended.
-    is_open: bool,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Gathered from small sends; more may be appended.
+    Open(Chunk),
+    /// Passed by the application, and kept without a copy.
+    Passed(Chunk),
+    /// Imported: shared with the state of the connection that was moved here.
+    Imported(Bytes),
 }
 
 impl Piece {
+    #[inline]
+    fn as_slice(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Open(chunk) | Memory::Passed(chunk) => chunk.as_slice(),
+            Memory::Imported(bytes) => bytes,
+        }
+    }
+
     fn end(&self) -> Seq {
-        self.from + self.chunk.len() as u64
+        self.from + self.as_slice().len() as u64
+    }
+
+    /// Memory of the piece in bytes. Imported bytes count alone, without the rest of the state's buffer.
+    fn capacity(&self) -> usize {
+        match &self.memory {
+            Memory::Open(chunk) | Memory::Passed(chunk) => chunk.capacity(),
+            Memory::Imported(bytes) => bytes.len(),
+        }
+    }
+
+    fn into_shared(self) -> Bytes {
+        match self.memory {
+            Memory::Open(chunk) | Memory::Passed(chunk) => {
+                let (buffer, start) = chunk.into_buffer();
+                Bytes::from(buffer).split_off(start)
+            }
+            Memory::Imported(bytes) => bytes,
+        }
     }
 }
 
 /// The queued bytes, in order and without gaps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SendQueue {
     pieces: VecDeque<Piece>,
     /// Sequence number of the first byte held.
@@ -69,25 +103,24 @@ impl SendQueue {
 
     /// Appends a copy of these bytes.
     pub(super) fn push(&mut self, mut bytes: &[u8], spent: &mut SpentChunks) {
-        if let Some(piece) = self.pieces.back_mut()
-            && piece.is_open
-            && piece.chunk.len() + bytes.len() <= GATHER_BYTES
+        if let Some(Piece { memory: Memory::Open(chunk), .. }) = self.pieces.back_mut()
+            && chunk.len() + bytes.len() <= GATHER_BYTES
         {
-            self.capacity += extend(&mut piece.chunk, bytes);
+            self.capacity += extend(chunk, bytes);
             self.end += bytes.len() as u64;
             return;
         }
         while !bytes.is_empty() {
-            let open =
-                self.pieces.back_mut().filter(|piece| piece.is_open && piece.chunk.len() < GATHER_BYTES);
-            let Some(piece) = open else {
+            let Some(Piece { memory: Memory::Open(chunk), .. }) =
+                self.pieces.back_mut().filter(|piece| piece.as_slice().len() < GATHER_BYTES)
+            else {
                 let chunk = spent.take().unwrap_or_default();
                 self.capacity += chunk.capacity();
-                self.pieces.push_back(Piece { from: self.end, chunk, is_open: true });
+                self.pieces.push_back(Piece { from: self.end, memory: Memory::Open(chunk) });
                 continue;
             };
-            let (now, later) = bytes.split_at(bytes.len().min(GATHER_BYTES - piece.chunk.len()));
-            self.capacity += extend(&mut piece.chunk, now);
+            let (now, later) = bytes.split_at(bytes.len().min(GATHER_BYTES - chunk.len()));
+            self.capacity += extend(chunk, now);
             self.end += now.len() as u64;
             bytes = later;
         }
@@ -95,10 +128,30 @@ impl SendQueue {
 
     /// Appends a chunk without copying it.
     pub(super) fn push_chunk(&mut self, chunk: Chunk) {
-        let from = self.end;
-        self.end += chunk.len() as u64;
-        self.capacity += chunk.capacity();
-        self.pieces.push_back(Piece { from, chunk, is_open: false });
+        self.push_piece(Memory::Passed(chunk));
+    }
+
+    /// Appends bytes of an imported queue without copying them.
+    pub(super) fn push_shared(&mut self, bytes: Bytes) {
+        self.push_piece(Memory::Imported(bytes));
+    }
+
+    fn push_piece(&mut self, memory: Memory) {
+        let piece = Piece { from: self.end, memory };
+        self.end = piece.end();
+        self.capacity += piece.capacity();
+        self.pieces.push_back(piece);
+    }
+
+    /// All held bytes, without a copy.
+    pub(super) fn into_chunks(self) -> Chunks {
+        let start = self.start;
+        let held = self.pieces.into_iter().map(|piece| {
+            let acknowledged = in_memory(start.saturating_sub(piece.from));
+            let mut bytes = piece.into_shared();
+            bytes.split_off(acknowledged.min(bytes.len()))
+        });
+        held.collect()
     }
 
     /// Releases everything before `seq`, which is acknowledged.
@@ -106,18 +159,19 @@ impl SendQueue {
         self.start = seq.clamp(self.start, self.end);
         if self.start == self.end
             && self.pieces.len() == 1
-            && let Some(piece) = self.pieces.front_mut()
-            && piece.is_open
-            && piece.chunk.buffer().capacity() <= KEPT_BYTES
+            && let Some(Piece { from, memory: Memory::Open(chunk) }) = self.pieces.front_mut()
+            && chunk.capacity() <= KEPT_BYTES
         {
-            piece.chunk.clear();
-            piece.from = self.end;
+            chunk.clear();
+            *from = self.end;
             return;
         }
         while self.pieces.front().is_some_and(|piece| piece.end() <= self.start) {
             if let Some(piece) = self.pieces.pop_front() {
-                self.capacity -= piece.chunk.capacity();
-                spent.put(piece.chunk);
+                self.capacity -= piece.capacity();
+                if let Memory::Open(chunk) | Memory::Passed(chunk) = piece.memory {
+                    spent.put(chunk);
+                }
             }
         }
     }
@@ -129,7 +183,7 @@ impl SendQueue {
             "only held bytes should be copied"
         );
         if let Some(piece) = self.pieces.front()
-            && let Some(bytes) = piece.chunk.as_slice().get(in_memory(from - piece.from)..)
+            && let Some(bytes) = piece.as_slice().get(in_memory(from - piece.from)..)
             && let Some(bytes) = bytes.get(..out.len())
         {
             return out.copy_from_slice(bytes);
@@ -144,7 +198,7 @@ impl SendQueue {
             if copied == out.len() {
                 return;
             }
-            let bytes = &piece.chunk.as_slice()[in_memory(seq - piece.from)..];
+            let bytes = &piece.as_slice()[in_memory(seq - piece.from)..];
             let count = bytes.len().min(out.len() - copied);
             out[copied..copied + count].copy_from_slice(&bytes[..count]);
             (seq, copied) = (seq + count as u64, copied + count);
@@ -203,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_queue_agrees_with_a_plain_buffer(steps in prop::collection::vec((0_u8..4, 0_usize..40_000), 1..60)) {
+        fn the_queue_agrees_with_a_plain_buffer(steps in prop::collection::vec((0_u8..6, 0_usize..40_000), 1..60)) {
             let mut spent = SpentChunks::default();
             let mut queue = SendQueue::new(7);
             let (mut sent, mut acknowledged) = (Vec::new(), 0);
@@ -212,7 +266,14 @@ mod tests {
                 match kind {
                     0 => { queue.push(&bytes, &mut spent); sent.extend_from_slice(&bytes); }
                     1 if size > 0 => { sent.extend_from_slice(&bytes); queue.push_chunk(Chunk::from(bytes)); }
-                    2 => {
+                    2 if size > 0 => { sent.extend_from_slice(&bytes); queue.push_shared(bytes.into()); }
+                    3 => {
+                        let chunks = core::mem::take(&mut queue).into_chunks();
+                        prop_assert_eq!(chunks.to_vec(), &sent[acknowledged..]);
+                        queue = SendQueue::new(7 + acknowledged as u64);
+                        chunks.chunks().iter().for_each(|chunk| queue.push_shared(chunk.clone()));
+                    }
+                    4 => {
                         acknowledged = (acknowledged + size).min(sent.len());
                         queue.acknowledge(7 + acknowledged as u64, &mut spent);
                     }

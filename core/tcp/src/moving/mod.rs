@@ -68,19 +68,21 @@ impl core::error::Error for ImportError {}
 
 impl Stack {
     /// Removes a connection, and returns its whole state. Sends nothing to the peer. Segments of the connection that
-    /// still arrive here are dropped silently, because a reset would end the connection on its new stack.
+    /// still arrive here are dropped silently, because a reset would end the connection on its new stack. Queued bytes
+    /// are moved into the state without a copy.
     ///
     /// # Errors
     /// On an error the connection is unchanged.
     pub fn export(&mut self, now: Time, conn: Conn) -> Result<ConnectionState, ExportError> {
-        let connection = self.connection(conn).ok_or(ExportError::Unknown)?;
-        let state = connection.export(now)?;
-        self.remove_exported(now, conn);
-        Ok(state)
+        let stage = self.connection(conn).ok_or(ExportError::Unknown)?.exported_stage()?;
+        let connection = self.remove_exported(now, conn).ok_or(ExportError::Unknown)?;
+        Ok(connection.export(now, stage))
     }
 
     /// Continues an exported connection, and returns its new id; there is no `Opened` event. Its local address may
-    /// differ from the stack's own; the stack then also accepts segments to that address.
+    /// differ from the stack's own; the stack then also accepts segments to that address. The send queue shares the
+    /// memory of the state's queue until its bytes are acknowledged. The application gets the state's attachment from
+    /// the caller.
     ///
     /// # Errors
     /// On an error nothing has changed.

@@ -154,13 +154,16 @@ fn an_import_restores_bytes_and_their_order() {
     for from in [30, 10, 50, 49] {
         held.insert(from, b"ab", UNLIMITED);
     }
-    let copy = Reassembly::import(5, held.export(), UNLIMITED).unwrap();
+    let copy = Reassembly::import(5, held.clone().into_pieces(), UNLIMITED).unwrap();
     assert_eq!((blocks(&copy), copy.bytes()), (blocks(&held), 7), "the import should have the same ranges");
     assert!(
-        Reassembly::import(10, held.export(), UNLIMITED).is_none(),
+        Reassembly::import(10, held.clone().into_pieces(), UNLIMITED).is_none(),
         "a piece that is next in order should be refused"
     );
-    assert!(Reassembly::import(5, held.export(), 6).is_none(), "seven bytes should exceed the limit of six");
+    assert!(
+        Reassembly::import(5, held.clone().into_pieces(), 6).is_none(),
+        "seven bytes should exceed the limit of six"
+    );
     let twice = [(10, &b"ab"[..]), (11, b"b")];
     assert!(Reassembly::import(5, twice, UNLIMITED).is_none(), "overlapping pieces should be refused");
 }
@@ -243,7 +246,7 @@ proptest! {
                     }
                 }
                 Step::Take(length) => {
-                    let from = held.export().map(|(seq, _)| seq).min().unwrap_or(next);
+                    let from = held.clone().into_pieces().map(|(seq, _)| seq).min().unwrap_or(next);
                     let taken = held.take(from, from + length);
                     let expected: Vec<u8> = (from..from + length).map_while(|seq| model.remove(&seq)).collect();
                     prop_assert_eq!(taken.unwrap_or_default(), expected);
@@ -253,7 +256,7 @@ proptest! {
                     held.drop_before(next + 1);
                     model.retain(|seq, _| *seq > next);
                 }
-                Step::ExportAndImport => held = Reassembly::import(next, held.export(), bytes_max).unwrap(),
+                Step::ExportAndImport => held = Reassembly::import(next, held.clone().into_pieces(), bytes_max).unwrap(),
             }
             let mut held_ranges: Vec<(Seq, Seq)> = vec![(0, 0); RANGES_MAX];
             let count = held.blocks(&mut held_ranges);
@@ -264,9 +267,9 @@ proptest! {
                 held.ranges() <= RANGES_MAX && held.bytes() <= bytes_max,
                 "ranges and bytes should be within their bounds"
             );
-            for (from, bytes) in held.export() {
+            for (from, bytes) in held.clone().into_pieces() {
                 prop_assert!(
-                    (from..).zip(bytes).all(|(seq, byte)| model.get(&seq) == Some(byte)),
+                    (from..).zip(&bytes).all(|(seq, byte)| model.get(&seq) == Some(byte)),
                     "each byte should be the model's"
                 );
             }

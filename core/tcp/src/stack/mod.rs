@@ -23,6 +23,7 @@ mod time_wait;
 mod used_cookies;
 mod verbs;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -326,12 +327,11 @@ impl Stack {
         }
     }
 
-    fn free(&mut self, conn: Conn) {
-        if let Some(connection) = self.table.get_mut(conn) {
-            connection.uncount_waiting(&mut self.waiting_bytes);
-            connection.uncount_held(&mut self.held_bytes);
-            self.table.free(conn);
-        }
+    fn free(&mut self, conn: Conn) -> Option<Box<Connection>> {
+        let connection = self.table.get_mut(conn)?;
+        connection.uncount_waiting(&mut self.waiting_bytes);
+        connection.uncount_held(&mut self.held_bytes);
+        self.table.free(conn)
     }
 
     /// Answers a segment without a connection by a reset (RFC 9293 §3.10.7.1).

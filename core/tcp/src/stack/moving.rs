@@ -19,20 +19,17 @@ impl Stack {
 
     /// Removes an exported connection. Its late segments are dropped silently; a newer SYN opens a new
     /// connection.
-    pub(crate) fn remove_exported(&mut self, now: Time, conn: Conn) {
+    pub(crate) fn remove_exported(&mut self, now: Time, conn: Conn) -> Option<Box<Connection>> {
         self.now = self.now.max(now);
-        let Some(connection) = self.table.get(conn) else {
-            debug_assert!(false, "the exported connection should be in the table");
-            return;
-        };
-        let (flow, last) = (connection.flow, connection.final_segments(self.now));
+        let connection = self.free(conn)?;
         self.wheel.disarm(conn.slot);
-        self.free(conn);
+        let (flow, last) = (connection.flow, connection.final_segments(self.now));
         let expiry = self.now + self.settings.time_wait;
         let entry = TimeWait::Moved { acknowledgement: last.acknowledgement, ts_recent: last.ts_recent };
         let forgets_older = self.time_waits.add(flow, expiry, entry);
         self.counters.time_waits_forgotten += u64::from(forgets_older);
         self.counters.exported += 1;
+        Some(connection)
     }
 
     pub(crate) fn add_imported(

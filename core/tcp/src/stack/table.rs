@@ -146,12 +146,12 @@ impl Table {
     }
 
     /// Removes a connection; its slot may be used again.
-    pub(super) fn free(&mut self, conn: Conn) {
-        let Some(connection) = self.slots.remove(conn) else {
-            debug_assert!(false, "the connection should be in the table");
-            return;
-        };
+    pub(super) fn free(&mut self, conn: Conn) -> Option<Box<Connection>> {
+        let removed = self.slots.remove(conn);
+        debug_assert!(removed.is_some(), "the connection should be in the table");
+        let connection = removed?;
         self.opened -= usize::from(connection.listener.is_none());
         self.forget_flow(connection.flow, conn);
+        Some(connection)
     }
 }

@@ -12,9 +12,10 @@ fn open_after(carried: u64, syn: Seg) -> Trace {
     let mut t = Trace::open_with(|_| {}, syn);
     t.export_and_import(|state| {
         let sending = &mut state.sending;
-        let (seq, ack) = sending.window_update;
+        let (seq, ack) = sending.window_update.expect("the last update of the window");
         (sending.una, sending.nxt) = (sending.una + carried, sending.nxt + carried);
-        (sending.window_update, sending.reported_acknowledged) = ((seq + carried, ack + carried), carried);
+        (sending.window_update, sending.reported_acknowledged) =
+            (Some((seq + carried, ack + carried)), carried);
         let receiving = &mut state.receiving;
         receiving.next += carried;
         receiving.granted += carried;

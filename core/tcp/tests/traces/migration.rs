@@ -2,7 +2,7 @@
 
 use spillway_tcp::ImportError;
 use spillway_transport::LostReason;
-use spillway_wire::state::{ConnectionState, Finish, Stage};
+use spillway_wire::state::{Attachment, ConnectionState, Finish, Stage};
 
 use crate::trace::*;
 
@@ -116,6 +116,121 @@ fn moves_do_not_delay_giving_up_a_dead_peer() {
     t.expect_lost(LostReason::TimedOut);
 }
 
+/// A connection whose peer has timestamps in the upper half of their range, after an import without TS.Recent.
+fn moved_without_recent(has_header_prediction: bool) -> Trace {
+    let options = syn().mss(1460).sack_ok(true).timestamp(0x9000_0000);
+    let mut t = Trace::open_with(|settings| settings.has_header_prediction = has_header_prediction, options);
+    t.export_and_import(|state| {
+        let stamps = state.agreed.stamps.as_mut().expect("timestamps");
+        assert_eq!(stamps.recent, Some(0x9000_0000));
+        (stamps.recent, stamps.recent_age_ns) = (None, 0);
+    });
+    t
+}
+
+/// Kernels do not reveal TS.Recent. With 0 in its place, PAWS would refuse the segments of half of all peers.
+#[test]
+fn an_unknown_recent_timestamp_is_taken_from_the_first_acceptable_segment() {
+    for has_header_prediction in [true, false] {
+        let mut t = moved_without_recent(has_header_prediction);
+        t.send_pattern(1);
+        let seg = t.next();
+        assert_eq!(seg.echo, Some(0), "nothing is known to echo");
+        t.recv(bytes(1, "abc").ack(2).timestamp(0x9000_0010));
+        t.expect_data("abc");
+        t.advance(ms(40));
+        t.expect(ack(4).echo(0x9000_0010));
+        t.recv(bytes(4, "old").ack(2).timestamp(0x9000_000f));
+        t.expect(ack(4).echo(0x9000_0010));
+        t.expect_nothing();
+        assert_eq!(t.counters().old_timestamps, 1, "PAWS should work again");
+    }
+}
+
+#[test]
+fn an_invented_recent_timestamp_would_refuse_the_peers_segments() {
+    let options = syn().mss(1460).sack_ok(true).timestamp(0x9000_0000);
+    let mut t = Trace::open_with(|_| {}, options);
+    t.export_and_import(|state| {
+        state.agreed.stamps.as_mut().expect("timestamps").recent = Some(0);
+    });
+    t.recv(bytes(1, "abc").timestamp(0x9000_0010));
+    assert_eq!(t.counters().old_timestamps, 1);
+}
+
+/// The first segment after the import is out of order (RFC 7323 §4.3): its timestamp is not kept.
+#[test]
+fn an_unknown_recent_timestamp_is_not_taken_from_a_segment_out_of_order() {
+    let mut t = moved_without_recent(true);
+    t.recv(bytes(4, "def").timestamp(0x9000_0010));
+    t.expect(ack(1).echo(0));
+    t.export_and_import(|state| {
+        assert_eq!(state.agreed.stamps.expect("timestamps").recent, None, "still unknown after another move");
+    });
+    t.recv(bytes(1, "abc").timestamp(0x9000_0008));
+    t.expect_data("abc");
+    t.expect_data("def");
+    t.expect(ack(7).echo(0x9000_0008));
+}
+
+/// Kernels do not reveal SND.WL2: the window then comes from the next segment, whatever its numbers are.
+#[test]
+fn without_the_last_window_update_the_next_segment_sets_the_window() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000));
+    t.recv(bytes(1, "abc").window(2000));
+    t.expect_data("abc");
+    t.export_and_import(|state| {
+        assert!(state.sending.window_update.is_some());
+        state.sending.window_update = None;
+    });
+    t.discard();
+    t.recv(ack(1).seq(4).window(1000));
+    t.export_and_import(|state| assert_eq!(state.sending.window_update, Some((4, 1))));
+    t.send_pattern(3000);
+    t.expect(data(1, 1000));
+    t.expect_nothing_sent();
+}
+
+/// A stack passes the attachment by: it is the application's.
+#[test]
+fn an_attachment_does_not_affect_the_import() {
+    let mut t = Trace::open();
+    let attachment = Attachment::new("test", vec![7; 100]).expect("a valid attachment");
+    t.export_and_import(|state| {
+        assert_eq!(state.attachment, None);
+        state.attachment = Some(attachment);
+    });
+    t.recv(bytes(1, "abc"));
+    t.expect_data("abc");
+}
+
+/// The queue of an imported connection shares the memory of the state, also when it moves again.
+#[test]
+fn queued_bytes_move_without_a_copy() {
+    let mut t = Trace::open_with(|_| {}, syn().mss(1000).window(1000));
+    t.send_pattern(40_000);
+    t.discard();
+    let first = |state: &ConnectionState| state.sending.queue.chunks()[0].as_ptr();
+    let conn = t.peer().conn.expect("an open connection");
+    let state = t.stack.export(t.now, conn).expect("an established connection");
+    let conn = t.stack.import(t.now, &state).expect("room for a connection");
+    let again = t.stack.export(t.now, conn).expect("an established connection");
+    assert!(std::ptr::eq(first(&state), first(&again)) && again == state);
+    t.peer().conn = t.stack.import(t.now, &again).ok();
+    t.announce_mac();
+    t.recv(ack(501).window(1000));
+    t.discard();
+    t.export_and_import(|state| {
+        assert!(
+            std::ptr::eq(first(state), first(&again).wrapping_add(500)),
+            "without the acknowledged bytes"
+        );
+        assert_eq!(state.sending.queue.len(), 39_500);
+    });
+    t.recv(ack(1001).window(1000));
+    t.expect(data(1501, 500));
+}
+
 type Change = fn(&mut ConnectionState);
 
 #[test]
@@ -133,7 +248,9 @@ fn contradictory_states_are_refused() {
         ("the peer's window", |state| state.sending.window = 1 << 31),
         ("the largest window of the peer", |state| state.sending.window_largest = state.sending.window - 1),
         ("the largest window of the peer", |state| state.sending.window_largest = FAR),
-        ("the segment of the peer's window", |state| state.sending.window_update.1 = state.sending.nxt + 1),
+        ("the segment of the peer's window", |state| {
+            state.sending.window_update = Some((1, state.sending.nxt + 1))
+        }),
         ("a stage that contradicts our FIN", |state| state.stage = Stage::FinWait1),
         ("a stage that contradicts our FIN", |state| state.sending.finish = Finish::Unacknowledged),
         ("more bytes reported than acknowledged", |state| state.sending.reported_acknowledged = 500),
@@ -147,7 +264,7 @@ fn contradictory_states_are_refused() {
         }),
         ("a FIN reported that has not arrived", |state| state.receiving.reported_finished = true),
         ("the acknowledgement sent last", |state| state.receiving.acknowledged = state.receiving.next + 1),
-        ("a piece out of order", |state| state.receiving.late = vec![(1, vec![0])]),
+        ("a piece out of order", |state| state.receiving.late = vec![(1, vec![0].into())]),
         ("a segment size", |state| state.agreed.mss = 87),
     ];
     for (field, change) in changes {
@@ -169,7 +286,7 @@ fn states_beyond_the_limits_of_the_stack_are_refused() {
     let conn = t.peer().conn.expect("an open connection");
     let state = t.stack.export(t.now, conn).expect("an established connection");
     let mut large = state.clone();
-    large.receiving.late = vec![(5, vec![0; 11])];
+    large.receiving.late = vec![(5, vec![0; 11].into())];
     let refused = Err(ImportError::TooMuch("bytes out of order"));
     assert_eq!(t.stack.import(t.now, &large), refused);
     let mut t = Trace::new(|settings| settings.reassembly_total_max = 10);

@@ -98,6 +98,23 @@ fn our_timestamps_count_milliseconds() {
     }
 }
 
+/// A peer that was moved there from a kernel knows no timestamp to echo, and echoes 0: taken for a round trip of days,
+/// this would delay retransmissions by minutes. Linux does not use it either.
+#[test]
+fn an_echo_of_zero_is_no_measurement() {
+    let mut t = Trace::open_timestamps();
+    let zero = 0_u32.wrapping_sub(t.peer().stack_clock());
+    t.send_pattern(1);
+    t.expect(data(1, 1));
+    t.until_sent();
+    t.expect(data(1, 1)); // the round trip of a retransmitted segment is measured by the echo alone
+    t.recv(ack(2).echo(zero));
+    t.send_pattern(1);
+    t.expect(data(2, 1));
+    assert!(t.until_sent() < secs(3), "the segment should be retransmitted soon");
+    t.expect(data(2, 1));
+}
+
 /// §4.3 (A): the echoed timestamp is that of the first segment which the acknowledgement covers.
 #[test]
 fn a_delayed_acknowledgement_echoes_the_first_segment() {

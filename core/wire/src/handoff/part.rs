@@ -1,6 +1,7 @@
 //! Numbered parts of something that is longer than a datagram: a connection's state, or a frame.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::{HandoffError, Kind, PART_BYTES, field};
 
@@ -20,9 +21,26 @@ pub const fn parts_of(total: usize) -> usize {
 impl<'a> Part<'a> {
     /// Part `number` of `whole`. `None` if `whole` has no part with this number, or more than `u16::MAX` parts.
     pub fn of(whole: &'a [u8], number: u16) -> Option<Part<'a>> {
-        let bytes = whole.chunks(PART_BYTES).nth(number.into())?;
-        let fits = parts_of(whole.len()) <= usize::from(u16::MAX);
-        fits.then_some(Part { total: u32::try_from(whole.len()).ok()?, number, bytes })
+        Part::at(whole.len(), number, &whole[Part::place(whole.len(), number)?])
+    }
+
+    /// Part `number` of a whole of `total` bytes, which has these bytes at the part's place. `None` if a part with this number
+    /// has another length.
+    pub fn at(total: usize, number: u16, bytes: &'a [u8]) -> Option<Part<'a>> {
+        let part = Part { total: u32::try_from(total).ok()?, number, bytes };
+        let fits = parts_of(total) <= usize::from(u16::MAX);
+        (fits && part.length() == Some(bytes.len())).then_some(part)
+    }
+
+    /// Where the bytes of part `number` are in a whole of `total` bytes; `None` if there is no such part.
+    pub fn place(total: usize, number: u16) -> Option<Range<usize>> {
+        let start = usize::from(number) * PART_BYTES;
+        (start < total).then(|| start..total.min(start + PART_BYTES))
+    }
+
+    /// How many bytes a part with this number has; `None` if there is no such part.
+    fn length(&self) -> Option<usize> {
+        Part::place(self.total(), self.number).map(|place| place.len())
     }
 
     /// Length of the whole, in bytes.
@@ -70,8 +88,7 @@ impl<'a> Part<'a> {
         if part.total == 0 || part.total() > total_max {
             return Err(HandoffError::Total(part.total));
         }
-        let rest = part.total().checked_sub(part.offset()).filter(|rest| *rest > 0);
-        if rest.is_none_or(|rest| bytes.len() != rest.min(PART_BYTES)) {
+        if part.length() != Some(bytes.len()) {
             return Err(HandoffError::Part);
         }
         Ok(part)
@@ -91,6 +108,8 @@ mod tests {
             let mut joined = Vec::new();
             for number in 0..parts_of(length) {
                 let part = Part::of(&whole, number as u16).unwrap();
+                assert_eq!(Part::at(length, number as u16, part.bytes()), Some(part));
+                assert_eq!(Part::at(length, number as u16, &part.bytes()[1..]), None, "a byte is missing");
                 assert_eq!((part.offset(), part.total()), (joined.len(), length));
                 joined.extend_from_slice(part.bytes());
                 let mut bytes = Vec::new();

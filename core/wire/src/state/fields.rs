@@ -1,34 +1,38 @@
-//! Reads and writes the fields of a state in sequence.
+//! Reads and writes the fields of a state in sequence, and its data: the bytes of queues and of the attachment.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use super::StateError;
-use crate::address;
+use super::error::StateError;
 use crate::cursor::Cursor;
+use crate::{Bytes, Chunks, address};
 
 /// Maximum bytes of one queue. A send buffer is smaller, unless a single chunk exceeds the buffer's limit.
 pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of out-of-order pieces. One range may be exported as two pieces.
 pub const RANGES_MAX: usize = 256;
 
-pub(super) struct Writer<'a>(pub(super) &'a mut Vec<u8>);
+/// What is written so far. Data stays in the chunks of its owner.
+pub(super) struct Writer {
+    pub(super) fields: Vec<u8>,
+    pub(super) data: Chunks,
+}
 
-impl Writer<'_> {
+impl Writer {
     pub(super) fn u8(&mut self, number: u8) {
-        self.0.push(number);
+        self.fields.push(number);
     }
 
     pub(super) fn u16(&mut self, number: u16) {
-        self.0.extend_from_slice(&number.to_be_bytes());
+        self.fields.extend_from_slice(&number.to_be_bytes());
     }
 
     pub(super) fn u32(&mut self, number: u32) {
-        self.0.extend_from_slice(&number.to_be_bytes());
+        self.fields.extend_from_slice(&number.to_be_bytes());
     }
 
     pub(super) fn u64(&mut self, number: u64) {
-        self.0.extend_from_slice(&number.to_be_bytes());
+        self.fields.extend_from_slice(&number.to_be_bytes());
     }
 
     pub(super) fn flag(&mut self, flag: bool) {
@@ -46,41 +50,71 @@ impl Writer<'_> {
         self.u32(u32::try_from(length).unwrap_or(u32::MAX)); // lengths are far below 4 Gi
     }
 
+    /// Bytes among the fields, after their length.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.length(bytes.len());
-        self.0.extend_from_slice(bytes);
+        self.fields.extend_from_slice(bytes);
+    }
+
+    /// A length; the bytes follow as data.
+    pub(super) fn data(&mut self, bytes: &Bytes) {
+        self.length(bytes.len());
+        self.data.push(bytes.clone());
+    }
+
+    /// A length; the bytes follow as data.
+    pub(super) fn queue(&mut self, bytes: &Chunks) {
+        self.length(bytes.len());
+        self.data.append(bytes);
     }
 
     pub(super) fn address(&mut self, address: SocketAddr) {
-        address::emit(Some(address), self.0);
+        address::emit(Some(address), &mut self.fields);
     }
 }
 
-pub(super) struct Reader<'a>(Cursor<'a>);
+/// Where the bytes of queues are.
+pub(super) enum Data<'a> {
+    /// Version 1: each directly behind its length.
+    Inline,
+    /// Since version 2: one after the other, behind all fields. The next one begins at `at` in `all`, the last one ends at
+    /// `end`.
+    Behind { all: &'a Chunks, at: usize, end: usize },
+}
+
+pub(super) struct Reader<'a> {
+    fields: Cursor<'a>,
+    data: Data<'a>,
+}
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader(Cursor::new(bytes))
+    pub(super) fn new(fields: &'a [u8], data: Data<'a>) -> Reader<'a> {
+        Reader { fields: Cursor::new(fields), data }
     }
 
+    /// Whether all fields and all data were read.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        let has_all_data = match &self.data {
+            Data::Inline => true,
+            Data::Behind { at, end, .. } => at == end,
+        };
+        self.fields.is_empty() && has_all_data
     }
 
     pub(super) fn u8(&mut self) -> Result<u8, StateError> {
-        Ok(self.0.u8()?)
+        Ok(self.fields.u8()?)
     }
 
     pub(super) fn u16(&mut self) -> Result<u16, StateError> {
-        Ok(self.0.u16()?)
+        Ok(self.fields.u16()?)
     }
 
     pub(super) fn u32(&mut self) -> Result<u32, StateError> {
-        Ok(self.0.u32()?)
+        Ok(self.fields.u32()?)
     }
 
     pub(super) fn u64(&mut self) -> Result<u64, StateError> {
-        Ok(self.0.u64()?)
+        Ok(self.fields.u64()?)
     }
 
     pub(super) fn flag(&mut self) -> Result<bool, StateError> {
@@ -98,11 +132,54 @@ impl<'a> Reader<'a> {
         self.flag()?.then(|| read(self)).transpose()
     }
 
-    pub(super) fn bytes(&mut self, max: usize, what: &'static str) -> Result<&'a [u8], StateError> {
-        let length = self.length(max, what)?;
-        Ok(self.0.bytes(length)?)
+    /// A field that version 1 does not have.
+    pub(super) fn since_version_2<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, StateError>,
+    ) -> Result<Option<T>, StateError> {
+        match self.data {
+            Data::Inline => Ok(None),
+            Data::Behind { .. } => read(self).map(Some),
+        }
     }
 
+    /// A field that is optional since version 2, and always there in version 1.
+    pub(super) fn option_since_version_2<T>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, StateError>,
+    ) -> Result<Option<T>, StateError> {
+        match self.data {
+            Data::Inline => read(self).map(Some),
+            Data::Behind { .. } => self.option(read),
+        }
+    }
+
+    /// Bytes among the fields, after their length.
+    pub(super) fn bytes(&mut self, max: usize, what: &'static str) -> Result<&'a [u8], StateError> {
+        let length = self.length(max, what)?;
+        Ok(self.fields.bytes(length)?)
+    }
+
+    /// The bytes of a queue; they share the memory of the data.
+    pub(super) fn queue(&mut self, max: usize, what: &'static str) -> Result<Chunks, StateError> {
+        let length = self.length(max, what)?;
+        match &mut self.data {
+            Data::Inline => Ok(Bytes::copy_from_slice(self.fields.bytes(length)?).into()),
+            Data::Behind { all, at, end } => {
+                let start = *at;
+                *at = start.checked_add(length).filter(|next| next <= end).ok_or(StateError::Truncated)?;
+                all.slice(start..*at).ok_or(StateError::Truncated)
+            }
+        }
+    }
+
+    /// The same in one chunk: copied if they are in several.
+    pub(super) fn data_joined(&mut self, max: usize, what: &'static str) -> Result<Bytes, StateError> {
+        let bytes = self.queue(max, what)?;
+        bytes.joined(0..bytes.len()).ok_or(StateError::Truncated)
+    }
+
+    /// A list of at most `max` elements.
     pub(super) fn list<T>(
         &mut self,
         max: usize,
@@ -111,11 +188,21 @@ impl<'a> Reader<'a> {
     ) -> Result<Vec<T>, StateError> {
         let length = self.length(max, what)?;
         // Each element takes at least one byte of input: this bounds the allocation for any length.
-        let mut all = Vec::with_capacity(length.min(self.0.len()));
+        let mut all = Vec::with_capacity(length.min(self.fields.len()));
         for _ in 0..length {
             all.push(read(self)?);
         }
         Ok(all)
+    }
+
+    /// A list of at most `max` elements that are not kept.
+    pub(super) fn each(
+        &mut self,
+        max: usize,
+        what: &'static str,
+        mut read: impl FnMut(&mut Self) -> Result<(), StateError>,
+    ) -> Result<(), StateError> {
+        (0..self.length(max, what)?).try_for_each(|_| read(self))
     }
 
     fn length(&mut self, max: usize, what: &'static str) -> Result<usize, StateError> {
@@ -124,6 +211,6 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn address(&mut self) -> Result<SocketAddr, StateError> {
-        address::parse(&mut self.0).ok().flatten().ok_or(StateError::Field("address"))
+        address::parse(&mut self.fields).ok().flatten().ok_or(StateError::Field("address"))
     }
 }

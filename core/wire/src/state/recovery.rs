@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::StateError;
+use super::error::StateError;
 use super::fields::{Reader, Writer};
 
 /// Maximum number of segments in flight in a state.
@@ -149,7 +149,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    pub(super) fn write(&self, out: &mut Writer<'_>) {
+    pub(super) fn write(&self, out: &mut Writer) {
         out.u32(self.mss);
         out.u64(self.cwnd);
         out.u64(self.ssthresh);
@@ -222,7 +222,7 @@ impl Recovery {
 }
 
 impl Segment {
-    fn write(&self, out: &mut Writer<'_>) {
+    fn write(&self, out: &mut Writer) {
         out.u64(self.end);
         out.u64(self.age_ns);
         out.u8(self.transmissions);
@@ -242,7 +242,7 @@ impl Segment {
 }
 
 impl Controller {
-    fn write(&self, out: &mut Writer<'_>) {
+    fn write(&self, out: &mut Writer) {
         match self {
             Controller::Cubic { w_max, cwnd_prior, epoch } => {
                 out.u8(0);
@@ -286,7 +286,7 @@ impl Controller {
 }
 
 impl Undo {
-    fn write(&self, out: &mut Writer<'_>) {
+    fn write(&self, out: &mut Writer) {
         out.u64(self.cwnd);
         out.u64(self.ssthresh);
         self.controller.write(out);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use spillway_stack_server::{Arrival, Movable};
+use spillway_stack_server::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
 /// Bytes that a client may send ahead. The send buffer of the stack takes all of them.
@@ -69,9 +69,9 @@ impl Movable for Echo {
         self.granted.get(&conn) == Some(&WINDOW_BYTES)
     }
 
-    fn leave(&mut self, _now: Time, conn: Conn) -> Vec<u8> {
+    fn leave(&mut self, _now: Time, conn: Conn) -> Option<Attachment> {
         self.granted.remove(&conn);
-        Vec::new()
+        None
     }
 
     fn on_migrated<T: Transport>(&mut self, _now: Time, conn: Conn, _arrival: &Arrival<'_>, _out: &mut T) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use spillway_stack_server::{Arrival, Movable};
+use spillway_stack_server::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
 use super::protocol::{Outcome, Store, VALUE_BYTES_MAX};
@@ -112,9 +112,9 @@ impl Movable for Kv {
         })
     }
 
-    fn leave(&mut self, _now: Time, conn: Conn) -> Vec<u8> {
+    fn leave(&mut self, _now: Time, conn: Conn) -> Option<Attachment> {
         self.clients.remove(&conn);
-        Vec::new()
+        None
     }
 
     fn on_migrated<T: Transport>(&mut self, _now: Time, conn: Conn, _arrival: &Arrival<'_>, _out: &mut T) {

@@ -10,6 +10,8 @@ use crate::rng::Rng;
 
 /// One move in eight is checked, because a check costs two more moves.
 const CHECK_ONE_IN: u64 = 8;
+/// In one move in five the state lacks what a kernel does not reveal.
+const HIDE_ONE_IN: u64 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
@@ -28,6 +30,8 @@ pub(crate) struct Moves {
     /// Moves left before the planted fault strikes.
     moves_until_fault: u32,
     imports_max: usize,
+    /// Exported connections.
+    exported: u64,
     /// Connections that another server has imported.
     pub(crate) made: u64,
     /// Connections that were exported and came back, because the move had failed.
@@ -43,8 +47,8 @@ impl Moves {
         (planted, moves_until_fault): (Option<PlantedFault>, u32),
         imports_max: usize,
     ) -> Moves {
-        let (made, returned, in_place) = (0, 0, 0);
-        Moves { when, rng, planted, moves_until_fault, imports_max, made, returned, in_place }
+        let (exported, made, returned, in_place) = (0, 0, 0, 0);
+        Moves { when, rng, planted, moves_until_fault, imports_max, exported, made, returned, in_place }
     }
 
     /// Stops all moves: a connection that keeps moving loses its probe count, and never detects a dead peer.
@@ -83,6 +87,17 @@ impl Moves {
     /// Maximum number of connections of a server that still imports.
     pub(super) fn imports_max(&self) -> usize {
         self.imports_max
+    }
+
+    /// Hides what a kernel does not reveal, in some moves.
+    pub(super) fn hide(&mut self, state: &mut ConnectionState) {
+        self.exported += 1;
+        if self.exported.is_multiple_of(HIDE_ONE_IN) {
+            state.sending.window_update = None;
+            for stamps in &mut state.agreed.stamps {
+                (stamps.recent, stamps.recent_age_ns) = (None, 0);
+            }
+        }
     }
 
     /// Plants the fault in the state of a moving connection, from move number `moves_until_fault` on.

@@ -2,11 +2,11 @@
 //! (Capybara §3.3). The state moves as bytes.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use spillway_handoff::{Agent, Cause, Event};
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Application, Conn, Time};
+use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
@@ -58,6 +58,7 @@ impl Rack {
             Err(error) => return Err(error.to_string()),
         };
         self.names.remove(name);
+        self.moves.hide(&mut state);
         let exported = state.clone();
         self.moves.alter(&mut state);
         let conn = self.import(now, handle.server, &state).map_err(|error| error.to_string())?;
@@ -121,7 +122,7 @@ impl Rack {
     }
 
     /// Exports the connection of a flow, which is then between two stacks; `None` if it cannot be exported.
-    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Arc<[u8]>> {
+    fn export_flow(&mut self, now: Time, index: usize, flow: Flow) -> Option<Chunks> {
         let name = *self.flows.get(&flow)?;
         let handle = self.names.handle(name).filter(|handle| handle.server == index)?;
         let mut state = match self.export(now, handle).ok()? {
@@ -137,24 +138,23 @@ impl Rack {
             _ = self.import(now, index, &state);
             while self.servers[index].stack.poll_event().is_some() {}
         }
+        self.moves.hide(&mut state);
         let exported = self.moves.is_check_due().then(|| Box::new(state.clone()));
         self.transits.insert(name, Transit::new(exported));
         self.moves.alter(&mut state);
-        let mut bytes = Vec::new();
-        state.emit(&mut bytes);
-        Some(Arc::from(bytes))
+        Some(state.encode())
     }
 
     /// A state as this server would import it: at its own place.
-    fn state_here(&self, index: usize, flow: Flow, bytes: &[u8]) -> Result<ConnectionState, String> {
-        let state = ConnectionState::parse(bytes).map_err(|error| error.to_string())?;
+    fn state_here(&self, index: usize, flow: Flow, bytes: &Chunks) -> Result<ConnectionState, String> {
+        let state = ConnectionState::decode(bytes).map_err(|error| error.to_string())?;
         let agent = self.servers[index].agent.as_ref();
         let place =
             agent.and_then(|agent| agent.place_of(flow.service())).ok_or("no place for the service")?;
         Ok(ConnectionState { local: place.into(), ..state })
     }
 
-    fn can_import(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8]) -> Result<(), Reason> {
+    fn can_import(&mut self, now: Time, index: usize, flow: Flow, bytes: &Chunks) -> Result<(), Reason> {
         let state = match self.state_here(index, flow, bytes) {
             Ok(state) => state,
             Err(why) => {
@@ -183,7 +183,7 @@ impl Rack {
         }
     }
 
-    fn import_flow(&mut self, now: Time, index: usize, flow: Flow, bytes: &[u8], is_return: bool) {
+    fn import_flow(&mut self, now: Time, index: usize, flow: Flow, bytes: &Chunks, is_return: bool) {
         let name = self.flows.get(&flow).copied();
         let transit = name.and_then(|name| Some((name, self.transits.remove(&name)?)));
         let Some((name, transit)) = transit else {
@@ -304,8 +304,6 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
     // The target may have a smaller MSS. If its send queue is longer, the import has reported room.
     imported.agreed.mss = exported.agreed.mss;
     imported.sending.wants_room |= exported.sending.wants_room;
-    let joined = |state: &ConnectionState| join_adjacent(&state.receiving.late);
-    (exported.receiving.late, imported.receiving.late) = (joined(&exported), joined(&imported));
     // The target cannot represent times before the start of its clock.
     let clamp_age = |age_ns: &mut u64| *age_ns = (*age_ns).min(now.0);
     clamp_age(&mut exported.received_age_ns);
@@ -342,26 +340,4 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
         .map(|(exported, imported)| format!("{} exported, {} imported", exported.trim(), imported.trim()))
         .collect();
     Err(format!("another state has arrived: {}", differences.join("; ")))
-}
-
-fn join_adjacent(ranges: &[(u64, Vec<u8>)]) -> Vec<(u64, Vec<u8>)> {
-    let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
-    for (from, bytes) in ranges {
-        match all.last_mut() {
-            Some((first, before)) if *first + before.len() as u64 == *from => before.extend_from_slice(bytes),
-            _ => all.push((*from, bytes.clone())),
-        }
-    }
-    all
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn adjacent_ranges_are_joined() {
-        let ranges = [(5, vec![1, 2]), (7, vec![3]), (2, vec![4])];
-        assert_eq!(join_adjacent(&ranges), [(5, vec![1, 2, 3]), (2, vec![4])]);
-    }
 }

@@ -116,8 +116,10 @@ impl PlantedFault {
         match self {
             PlantedFault::AlterQueue => {
                 let sent_bytes = (sending.nxt - sending.una) as usize; // fits: at most one window
-                if let Some(byte) = sending.queue.get_mut(sent_bytes..).and_then(<[u8]>::last_mut) {
+                let mut queue = sending.queue.to_vec();
+                if let Some(byte) = queue.get_mut(sent_bytes..).and_then(<[u8]>::last_mut) {
                     *byte ^= 0x20;
+                    sending.queue = queue.into();
                 }
             }
             PlantedFault::ForgetSack => {
