@@ -147,11 +147,11 @@ impl<A: Movable + 'static> Answers for Control<A> {
 }
 
 const METRICS: [Declared<ServerStatus>; 2] = [
-    Declared::gauge("spillway_server_connections", &[], "Connections that are here.", |status, out| {
+    Declared::gauge("spillway_stack_server_connections", &[], "Connections that are here.", |status, out| {
         out.count(&[], status.connections as u64);
     }),
     Declared::counter(
-        "spillway_server_moves_total",
+        "spillway_stack_server_moves_total",
         &["result"],
         "Moves of connections, by result.",
         |status, out| {
