@@ -89,10 +89,11 @@ impl Moves {
         self.imports_max
     }
 
-    /// Hides what a kernel does not reveal, in some moves.
+    /// Hides what a kernel does not reveal, in some moves. Before the peer has sent anything, it may still wait for the
+    /// end of a handshake with a SYN cookie, which must echo the peer's timestamp.
     pub(super) fn hide(&mut self, state: &mut ConnectionState) {
         self.exported += 1;
-        if self.exported.is_multiple_of(HIDE_ONE_IN) {
+        if state.receiving.next > 1 && self.exported.is_multiple_of(HIDE_ONE_IN) {
             state.sending.window_update = None;
             for stamps in &mut state.agreed.stamps {
                 (stamps.recent, stamps.recent_age_ns) = (None, 0);

@@ -259,9 +259,14 @@ impl Rack {
         index: usize,
         (frame, is_damaged): (&mut [u8], bool),
     ) {
-        self.damaged += u64::from(is_damaged);
         let server = &mut self.servers[index];
-        if let Some(delivery) = server.stack.handle_frame(server.time(now), frame) {
+        let ignored = server.stack.counters().frames_ignored;
+        let delivery = server.stack.handle_frame(server.time(now), frame);
+        // A stack does not check the sums of frames for addresses that it does not have, for example of a connection
+        // that is on its way to it.
+        let is_ignored = server.stack.counters().frames_ignored > ignored;
+        self.damaged += u64::from(is_damaged && !is_ignored);
+        if let Some(delivery) = delivery {
             let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
             match self.names.name(Handle { server: index, conn: delivery.conn }) {
                 Some(name) => application.handle(now, name, event, self),
