@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use spillway_rules::Verdict;
+use spillway_rules::{FlowState, Verdict};
 use spillway_wire::packet::tcp::Flags;
 use spillway_wire::switch::{Flow, ServerId};
 
@@ -62,10 +62,15 @@ impl World {
         if self.plan.switch.servers_per_host == 1 || seen.header.flags.contains(Flags::RST) {
             return Ok(());
         }
-        if seen.header.flags.contains(Flags::SYN) {
+        let is_new = seen.header.flags.contains(Flags::SYN);
+        let entry = if server == original && !is_new { None } else { self.fabric.switch.flow(&flow) };
+        if is_new {
+            // The switch drops the answer to a late copy of a SYN whose connection has moved.
+            if entry.is_some_and(|entry| entry.state == FlowState::Owned && entry.owner.server != server) {
+                return Ok(());
+            }
             self.witness.record_import(flow, server);
         }
-        let entry = if server == original { None } else { self.fabric.switch.flow(&flow) };
         self.witness.check_sent(&flow, server, original, entry.as_ref())
     }
 
