@@ -37,6 +37,8 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
          that were no owners, {reclaimed} flows taken back, {silence} connections lost by silence, {restart} by restarts, \
          {doubt} in doubt, {rogue_frames} frames of rogue hosts"
     );
+    let ipv6 = sum(|r| u64::from(r.is_ipv6));
+    assert!((SEEDS / 5..SEEDS / 2).contains(&ipv6), "{ipv6} of {SEEDS} worlds have IPv6 addresses");
     assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "too few events");
     assert!(in_place > 100_000 && rogue_frames > 100_000, "too few moves or rogue frames");
     assert!(moves > 3_000 && not_owner > 500 && reclaimed > 50, "too few moves through the switch");

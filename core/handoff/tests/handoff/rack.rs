@@ -318,13 +318,8 @@ fn segment(seq: u32) -> Vec<u8> {
 }
 
 fn tcp_frame((seq, flags): (u32, tcp::Flags), target_mac: Mac, target: SocketAddr) -> Vec<u8> {
-    let header = tcp::Header {
-        source: client().port(),
-        target: target.port(),
-        seq,
-        flags,
-        ..tcp::Header::default()
-    };
+    let header =
+        tcp::Header { source: client().port(), target: target.port(), seq, flags, ..tcp::Header::default() };
     let length = header.header_bytes() + 4;
     let (mut frame, pseudo) = ip_frame((mac(CLIENT_PORT), target_mac), (client(), target), 6, length);
     let at = frame.len() - length;

@@ -4,6 +4,7 @@
 //! - [`path`]: one direction of a cable: loss, reordering, copies, damage, delay, a rate limit with a queue
 //! - `plan`: the parameters that a seed draws; `world`: handles all events; `world_frames`:
 //!   frames on their way, `world_faults`: faults, `world_end`: the last checks; `host`: servers, a program and a clock
+//! - `frames`: builds and reads frames; a third of the worlds has IPv6 addresses
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
 //! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport

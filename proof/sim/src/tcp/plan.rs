@@ -1,14 +1,14 @@
 //! The parameters of a world of user-level stacks, drawn from its seed.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use spillway_handoff::{Limits, MoveTimes};
 use spillway_tcp::isn::Key;
 use spillway_tcp::recovery::Algorithm;
-use spillway_tcp::{KeepAlive, Listener, Settings};
+use spillway_tcp::{KeepAlive, Listener, Resolver, Settings};
 
-use super::frames::{address_of, mac_of, own_address};
+use super::frames::{Family, address_of, mac_of, own_address};
 use super::moves::When;
 use super::path::Conditions;
 use super::planted_fault::PlantedFault;
@@ -21,11 +21,15 @@ pub(crate) const PORT: u16 = 80;
 /// Every host also listens on this port, with a gate.
 pub(crate) const GATED_PORT: u16 = 81;
 
+/// Bytes of the smallest IPv6 packet that every link must carry (RFC 8200 §5).
+const IPV6_MTU_MIN: u16 = 1280;
+
 /// Largest receive window and largest reassembly buffer, bytes.
 const WINDOW_MAX: u64 = 4 << 20;
 
 pub(crate) struct Plan {
     pub(crate) hosts: usize,
+    pub(crate) family: Family,
     pub(crate) behaviour: ProgramBehaviour,
     pub(crate) conditions_max: ConditionsMax,
     /// Maximum time between two faults, nanoseconds; 0: no faults.
@@ -179,7 +183,10 @@ impl Plan {
             limits: draw_limits(rng),
             imports_max: if may_fail { rng.pick(&[1, 10, 1000, 1000]) } else { 1000 },
         };
+        // Planted faults alter frames at offsets of IPv4.
+        let family = if planted.is_none() && rng.chance(1, 3) { Family::V6 } else { Family::V4 };
         Plan {
+            family,
             has_little_room: planted.is_none() && rng.chance(1, 2),
             moves,
             rogue,
@@ -222,7 +229,8 @@ impl Plan {
     pub(crate) fn stacks(&self, rng: &mut Rng, host: usize) -> Vec<Settings> {
         let mut key = [0; 16];
         rng.fill(&mut key);
-        let ips = (0..self.switch.servers_per_host).map(|server| own_address(address_of(host), server));
+        let own = |server| self.family.address(own_address(address_of(host), server));
+        let ips = (0..self.switch.servers_per_host).map(own);
         ips.map(|ip| self.settings(rng, ip, Key(key))).collect()
     }
 
@@ -245,11 +253,15 @@ impl Plan {
         Conditions { corrupt_ppm: 0, bits_per_s: 0, ..self.conditions_max.draw_path(rng) }
     }
 
-    fn settings(&self, rng: &mut Rng, ip: Ipv4Addr, key: Key) -> Settings {
-        let mut settings = Settings::new(mac_of(ip), ip, 16, key);
+    fn settings(&self, rng: &mut Rng, ip: IpAddr, key: Key) -> Settings {
+        let mut settings = Settings::new(mac_of(ip), ip, self.family.prefix(), key);
         let listener = |port, is_gated| Listener { address: SocketAddr::from((ip, port)), is_gated };
         settings.listeners = vec![listener(PORT, false), listener(GATED_PORT, true)];
         settings.mtu = rng.pick(&[576, 1280, 1500, 1500, 1500, 9000]);
+        if self.family == Family::V6 {
+            settings.resolver = Resolver::Driver;
+            settings.mtu = settings.mtu.max(IPV6_MTU_MIN);
+        }
         settings.connections_max = 4096;
         settings.half_open_max = self.tables.half_open_max;
         settings.time_wait_max = 4096;

@@ -11,7 +11,7 @@ use spillway_transport::{Application, Conn, Event, LostReason, Time};
 use spillway_wire::packet::tcp::Flags;
 use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 
-use super::frames::{datagram_in, ends_of, flags_of, is_datagram};
+use super::frames::{datagram_in, ends_of, flags_of, is_datagram, mac_of};
 use super::moves::Moves;
 use super::names::{Handle, Names};
 use super::transit::Transit;
@@ -259,9 +259,12 @@ impl Rack {
         index: usize,
         (frame, is_damaged): (&mut [u8], bool),
     ) {
-        self.damaged += u64::from(is_damaged);
         let server = &mut self.servers[index];
-        if let Some(delivery) = server.stack.handle_frame(server.time(now), frame) {
+        let ignored = server.stack.counters().frames_ignored;
+        let delivery = server.stack.handle_frame(server.time(now), frame);
+        // A stack that ignores a frame, because the frame is for another address, does not look at its checksum.
+        self.damaged += u64::from(is_damaged && server.stack.counters().frames_ignored == ignored);
+        if let Some(delivery) = delivery {
             let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
             match self.names.name(Handle { server: index, conn: delivery.conn }) {
                 Some(name) => application.handle(now, name, event, self),
@@ -320,6 +323,10 @@ impl Rack {
                         Transmit::Server { to, payload } => Sent::Server { to, payload },
                     };
                     send(application, index, sent);
+                }
+                // With IPv6 the driver resolves next hops.
+                while let Some(peer) = server.stack.poll_next_hop_request() {
+                    server.stack.set_next_hop(server_now, peer, Some(mac_of(peer)));
                 }
                 slot.resize(server.stack.frame_bytes_max(), 0);
                 let Some(length) = server.stack.poll_transmit(server_now, slot) else { continue };

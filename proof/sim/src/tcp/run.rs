@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::frames::Family;
 use super::moves::Moves;
 use super::planted_fault::PlantedFault;
 use super::world::World;
@@ -14,6 +15,8 @@ use crate::phases::{PhasedWorld, run_both_phases};
 pub struct Report {
     /// Seed that replays the run, with the same number of frames.
     pub seed: u64,
+    /// Whether all hosts have IPv6 addresses.
+    pub is_ipv6: bool,
     /// Frames that stacks sent in both phases.
     pub packets: u64,
     /// Frames lost on their paths, for any reason.
@@ -99,6 +102,7 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
     let oracle = world.oracle.borrow();
     Report {
         seed,
+        is_ipv6: world.plan.family == Family::V6,
         packets: world.packets,
         lost: world.paths().map(|path| path.lost).sum(),
         rogue_frames: world.rogue_frames,

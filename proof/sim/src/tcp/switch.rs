@@ -159,10 +159,10 @@ mod tests {
 
     use super::*;
     use crate::tcp::cabling::Cabling;
-    use crate::tcp::frames::{Ends, segment};
+    use crate::tcp::frames::{Ends, Family, segment};
 
     fn switch() -> SimulatedSwitch {
-        let cabling = Cabling::new(2, 2, false, false);
+        let cabling = Cabling::new(2, 2, false, false, Family::V4);
         SimulatedSwitch::new(Time(1), cabling.config(4, Duration::from_secs(1)))
     }
 

@@ -10,7 +10,7 @@ use spillway_transport::Time;
 
 use super::cabling::{Cable, Cabling};
 use super::fabric::{Fabric, Leg};
-use super::frames::{address_of, datagram};
+use super::frames::{Family, datagram};
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::Moves;
@@ -128,7 +128,7 @@ impl World {
         let planted_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
             let records = (oracle.clone(), gates.clone());
-            let addresses = addresses_of(host, world.plan.hosts, &world.fabric.cabling);
+            let addresses = addresses_of(host, (world.plan.hosts, world.plan.family), &world.fabric.cabling);
             let program = Program::new(addresses, world.plan.behaviour, rng.fork(), records);
             let planted = planted.filter(|_| host == planted_host);
             let program = FaultyProgram::new(program, planted, rng.range(1, FAULT_AFTER_MAX) as u32); // fits: few
@@ -149,7 +149,12 @@ impl World {
         if let Some(settings) = world.plan.rogue {
             let cabling = &world.fabric.cabling;
             let targets = (0..world.plan.hosts).flat_map(|host| cabling.services(host)).collect();
-            world.rogue = Some(Rogue::new(address_of(world.plan.hosts), targets, settings, rng.fork()));
+            world.rogue = Some(Rogue::new(
+                world.plan.family.address_of(world.plan.hosts),
+                targets,
+                settings,
+                rng.fork(),
+            ));
             world.agenda.add(world.now, WorldEvent::Rogue);
         }
         world
@@ -334,8 +339,8 @@ impl World {
 }
 
 /// The addresses of one of `hosts` hosts, and the listeners of the other hosts.
-fn addresses_of(host: usize, hosts: usize, cabling: &Cabling) -> Addresses {
-    let end = |host| SocketAddr::from((address_of(host), 0));
+fn addresses_of(host: usize, (hosts, family): (usize, Family), cabling: &Cabling) -> Addresses {
+    let end = |host| SocketAddr::new(family.address_of(host), 0);
     let others = (0..hosts).filter(|other| *other != host);
     Addresses {
         own: end(host),

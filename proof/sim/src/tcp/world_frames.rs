@@ -8,7 +8,7 @@ use spillway_wire::switch::{Flow, ServerId};
 
 use super::cabling::Cable;
 use super::fabric::Leg;
-use super::frames::{address_of, ends_of, with_source};
+use super::frames::{ends_of, with_source};
 use super::path::Arrival;
 use super::sniffer::sniff;
 use super::switch::Departure;
@@ -75,7 +75,8 @@ impl World {
     }
 
     fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
-        let known = |end: SocketAddr| (0..self.plan.hosts).any(|host| address_of(host) == end.ip());
+        let known =
+            |end: SocketAddr| (0..self.plan.hosts).any(|host| self.plan.family.address_of(host) == end.ip());
         self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
     }
 
