@@ -119,7 +119,7 @@ impl Cabling {
         Key::from_secret([0x5e; 32])
     }
 
-    /// The only run of a server: simulated servers are paused and cut off, and do not restart.
+    /// The first run of a server.
     pub(crate) fn run(&self, cable: Cable) -> Run {
         Run::new(1_000 + self.port_of(cable) as u64).expect("above 0")
     }

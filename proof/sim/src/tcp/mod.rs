@@ -8,6 +8,7 @@
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
 //! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport
+//! - `restart`: servers that begin anew, without their connections
 //! - `moves`: when connections move; `moving`: the exports and imports; `transit`: connections between two stacks
 //! - `witness`: checks that never two servers transmit for one flow
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
@@ -15,12 +16,14 @@
 //! - `sniffer`: checks every frame that a stack sends; `gates`: bytes that applications have released
 //! - [`planted_fault`]: planted faults that a run must detect
 //! - [`bench`]: throughput and latency over a line, in virtual time
+//! - [`scenario`]: moves step by step, with a fault at each step
 //! - [`scene`]: clients, helpers and a server on the stack
 //! - [`run()`]: a fault phase, then a calm phase, and the report
 
 pub mod bench;
 pub mod path;
 pub mod planted_fault;
+pub mod scenario;
 pub mod scene;
 
 mod cabling;
@@ -36,6 +39,7 @@ mod program;
 mod puppet;
 mod rack;
 mod rack_transport;
+mod restart;
 mod rogue;
 mod run;
 mod sniffer;

@@ -103,6 +103,11 @@ impl Moves {
         self.moves_until_fault == 0
     }
 
+    /// Whether this planted fault strikes now; it strikes at every opportunity.
+    pub(super) fn has_planted(&self, planted: PlantedFault) -> bool {
+        self.planted == Some(planted)
+    }
+
     /// Whether to compare the states of a move, which detects one planted fault: [`PlantedFault::ForgetSack`].
     pub(super) fn is_check_due(&mut self) -> bool {
         match self.planted {

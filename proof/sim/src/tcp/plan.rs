@@ -111,6 +111,8 @@ const QUEUED_FOR_MAX: Duration = Duration::from_millis(50);
 struct Tables {
     half_open_max: u32,
     is_kept_alive: bool,
+    /// Retransmission timeouts of at least 200 ms, and acknowledgements within 20 ms.
+    has_slow_timers: bool,
     user_timeout: Duration,
 }
 
@@ -220,8 +222,59 @@ impl Plan {
             tables: Tables {
                 half_open_max: if is_crowded { rng.log_uniform(1, 4) as u32 } else { 1024 },
                 is_kept_alive: true,
+                has_slow_timers: false,
                 user_timeout: Duration::from_secs(if may_time_out { rng.range(10, 120) } else { 120 }),
             },
+        }
+    }
+
+    /// The plan of a world whose moves follow a script: two hosts with three servers each, on a network without loss. Timers
+    /// are slow enough that only a move, or a fault of the script, can lead to a retransmission timeout.
+    pub(crate) fn for_script(self, rng: &mut Rng) -> Plan {
+        let times = MoveTimes { lifetime: Duration::from_secs(1), ..MoveTimes::default() };
+        let switch = SwitchPlan {
+            servers_per_host: 3,
+            flows_max: 1024,
+            has_faults: false,
+            heartbeat: Duration::from_millis(10),
+            times,
+            limits: Limits::default(),
+            imports_max: 1000,
+            ..self.switch
+        };
+        let conditions_max = ConditionsMax {
+            loss_ppm: 0,
+            reorder_ppm: 0,
+            duplicate_ppm: 0,
+            corrupt_ppm: 0,
+            replay_ppm: 0,
+            delay_ns_max: 40_000,
+            is_narrow: false,
+        };
+        let tables = Tables { half_open_max: 1024, has_slow_timers: true, ..self.tables };
+        let behaviour = ProgramBehaviour {
+            clients_max: rng.range(6, 12) as usize, // fits: a few
+            pause_ns_max: 5_000_000,
+            early_ends_per_1000: 0,
+            may_time_out: false,
+            ..self.behaviour
+        };
+        Plan {
+            hosts: 2,
+            behaviour,
+            conditions_max,
+            fault_ns_max: 0,
+            receive_queue_max: 100_000,
+            turn_delay_ns: 10_000,
+            clocks_differ: false,
+            may_break: false,
+            is_crowded: false,
+            has_little_room: false,
+            moves: When::Never,
+            switch,
+            rogue: None,
+            tables,
+            ..self
         }
     }
 
@@ -280,6 +333,11 @@ impl Plan {
         settings.user_timeout = self.tables.user_timeout;
         settings.recovery.algorithm = rng.pick(&[Algorithm::Cubic, Algorithm::NewReno]);
         settings.recovery.rto_min = Duration::from_millis(rng.log_uniform(5, 300));
+        if self.tables.has_slow_timers {
+            settings.recovery.rto_min = Duration::from_millis(200);
+            settings.delayed_ack = settings.delayed_ack.min(Duration::from_millis(20));
+            settings.user_timeout = Duration::from_secs(120);
+        }
         settings.recovery.tail_loss_probe = rng.chance(3, 4);
         settings.keep_alive = self.tables.is_kept_alive.then(|| KeepAlive {
             idle: Duration::from_secs(rng.range(5, 60)),

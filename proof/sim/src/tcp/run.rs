@@ -61,6 +61,10 @@ pub struct Report {
     pub lost_by_restart: u64,
     /// Connections lost by a move whose outcome no entry confirmed.
     pub lost_in_doubt: u64,
+    /// Connections lost with a server that restarted.
+    pub lost_with_server: u64,
+    /// Restarts of servers.
+    pub server_restarts: u64,
     /// Maximum number of connections of one host.
     pub connections_max: usize,
     /// Violations; empty if the code under test is right.
@@ -125,6 +129,8 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
         lost_by_silence: lost.by_silence,
         lost_by_restart: lost.by_restart,
         lost_in_doubt: lost.in_doubt,
+        lost_with_server: lost.with_server,
+        server_restarts: world.server_restarts,
         connections_max: world.connections_max,
         violations: oracle.violations().to_vec(),
         dropped: if oracle.violations().is_empty() { Vec::new() } else { world.last_drops.lines() },

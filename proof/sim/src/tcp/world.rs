@@ -20,6 +20,8 @@ use super::planted_fault::{FaultyProgram, PlantedFault};
 use super::program::{Addresses, Program};
 use super::rack::{Rack, Sent};
 use super::rogue::Rogue;
+use super::scenario::Script;
+use super::scenario::case::Fault;
 use super::sniffer::Sniffer;
 use super::trace::{Drop, LastDrops, line};
 use super::witness::Witness;
@@ -62,6 +64,10 @@ pub(super) enum WorldEvent {
     PathRestored(Leg),
     ServerContinues(Cable),
     SwitchContinues,
+    /// A fault of the script strikes.
+    Staged(Fault),
+    /// A server that has died begins a new run.
+    ServerReturns(Cable),
     Rogue,
 }
 
@@ -76,6 +82,8 @@ pub(crate) struct World {
     pub(super) fabric: Fabric,
     pub(super) sniffer: Sniffer,
     pub(super) witness: Witness,
+    /// Moves and their faults, one after the other; `None`: both are random.
+    pub(super) script: Option<Script>,
     pub(crate) oracle: SharedOracle,
     slot: Vec<u8>,
     in_calm_phase: bool,
@@ -84,6 +92,8 @@ pub(crate) struct World {
     /// Control messages that servers sent.
     pub(crate) control_messages: u64,
     pub(crate) faults: u64,
+    /// Restarts of servers.
+    pub(crate) server_restarts: u64,
     pub(crate) rogue_frames: u64,
     pub(crate) last_drops: LastDrops,
     /// Receives a line of text for every frame and every drop.
@@ -96,6 +106,19 @@ impl World {
     pub(crate) fn new(seed: u64, planted: Option<PlantedFault>) -> World {
         let mut rng = Rng::new(seed);
         let plan = Plan::draw(&mut rng, planted);
+        World::with_plan((seed, rng), plan, planted)
+    }
+
+    /// A world in which nothing goes wrong but what the script says.
+    pub(crate) fn scripted(seed: u64, script: Script, planted: Option<PlantedFault>) -> World {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::draw(&mut rng, None).for_script(&mut rng);
+        let mut world = World::with_plan((seed, rng), plan, planted);
+        world.script = Some(script);
+        world
+    }
+
+    fn with_plan((seed, mut rng): (u64, Rng), plan: Plan, planted: Option<PlantedFault>) -> World {
         let mut oracle = Oracle::new(!plan.may_break);
         // Whether a connection was lost by design is known later than that it broke.
         oracle.judges_late = plan.switch.servers_per_host > 1;
@@ -107,6 +130,7 @@ impl World {
             now,
             fabric: Fabric::draw(now, &plan, &mut fabric_rng),
             witness: Witness::default(),
+            script: None,
             control_messages: 0,
             agenda: Agenda::default(),
             hosts: Vec::new(),
@@ -118,6 +142,7 @@ impl World {
             hash: seed,
             packets: 0,
             faults: 0,
+            server_restarts: 0,
             rogue_frames: 0,
             last_drops: LastDrops::default(),
             trace: None,
@@ -130,11 +155,13 @@ impl World {
             let records = (oracle.clone(), gates.clone());
             let addresses = addresses_of(host, (world.plan.hosts, world.plan.family), &world.fabric.cabling);
             let program = Program::new(addresses, world.plan.behaviour, rng.fork(), records);
-            let planted = planted.filter(|_| host == planted_host);
+            // Scripts have few moves: the fault strikes on every host, at the first move.
+            let is_scripted = planted.is_some_and(|planted| planted.strikes_in_scripts(world.plan.moves));
+            let planted = planted.filter(|_| host == planted_host || is_scripted);
             let program = FaultyProgram::new(program, planted, rng.range(1, FAULT_AFTER_MAX) as u32); // fits: few
             let clock = if world.plan.clocks_differ { Clock::draw(&mut rng) } else { Clock::TRUE };
             let settings = world.plan.stacks(&mut rng, host);
-            let moves_until_fault = rng.range(1, FAULT_AFTER_MAX) as u32; // fits: few
+            let moves_until_fault = if is_scripted { 1 } else { rng.range(1, FAULT_AFTER_MAX) as u32 }; // fits: few
             let planted = (planted, moves_until_fault);
             let moves = Moves::new(world.plan.moves, rng.fork(), planted, world.plan.switch.imports_max);
             let services = world.fabric.cabling.services(host);
@@ -226,10 +253,10 @@ impl World {
         for (server, payload) in controls {
             let cable = Cable { host, server };
             self.control_messages += 1;
-            self.send_up(
-                self.fabric.cabling.port_of(cable),
-                &datagram(self.fabric.cabling.control_ends(cable), &payload[..]),
-            );
+            let frame = datagram(self.fabric.cabling.control_ends(cable), &payload[..]);
+            for delay in self.stage_request(cable, &payload[..]) {
+                self.send_up_after(delay, self.fabric.cabling.port_of(cable), &frame);
+            }
         }
         for (server, to, payload) in transfers {
             self.send_to_server(Cable { host, server }, to, &payload);
@@ -244,6 +271,7 @@ impl World {
             self.oracle.borrow_mut().violation(violation);
         }
         self.connections_max = self.connections_max.max(self.hosts[host].rack.connections());
+        self.observe_outcome();
         self.queue_wake_up(host);
     }
 
@@ -277,6 +305,11 @@ impl World {
             WorldEvent::ServerContinues(cable) => {
                 self.hosts[cable.host].rack.set_paused(cable.server, false);
                 self.turn_after(cable.host, 0);
+            }
+            WorldEvent::Staged(fault) => self.handle_staged(fault),
+            WorldEvent::ServerReturns(cable) => {
+                self.restart_server(cable);
+                self.hosts[cable.host].rack.set_paused(cable.server, false);
             }
             WorldEvent::FromServer { to, payload } => {
                 self.hosts[to.host].rack.arrive_message(to.server, payload, MESSAGES_MAX);
@@ -352,6 +385,10 @@ fn addresses_of(host: usize, (hosts, family): (usize, Family), cabling: &Cabling
 
 impl PhasedWorld for World {
     fn step(&mut self) -> bool {
+        let now = self.now;
+        if !self.in_calm_phase && self.script.as_ref().is_some_and(|script| script.has_ended(now)) {
+            return false;
+        }
         let before = self.packets;
         for _ in 0..EVENTS_PER_STEP {
             let Some((at, event)) = self.agenda.take() else { return false };
@@ -366,6 +403,7 @@ impl PhasedWorld for World {
 
     fn begin_calm_phase(&mut self) {
         self.in_calm_phase = true;
+        self.script.iter_mut().for_each(Script::end);
         let frames = self.rogue.as_mut().map_or(Vec::new(), Rogue::begin_calm_phase);
         self.send_rogue_frames(&frames);
         self.fabric.switch.end_faults(self.now);

@@ -1,6 +1,7 @@
 //! Frames on their way between servers and the switch, and the checks of each.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use spillway_rules::{FlowState, Verdict};
 use spillway_wire::packet::tcp::Flags;
@@ -22,8 +23,10 @@ impl World {
         let cabling = &self.fabric.cabling;
         let Some(target) = cabling.cable_of(to) else { return };
         let leg = Leg::Between(cabling.port_of(from), cabling.port_of(target));
-        for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, payload) {
-            self.agenda.add(at, WorldEvent::FromServer { to: target, payload: frame });
+        for delay in self.stage_transfer(from, target, payload) {
+            for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, payload) {
+                self.agenda.add(at + delay, WorldEvent::FromServer { to: target, payload: frame });
+            }
         }
     }
 
@@ -82,6 +85,11 @@ impl World {
 
     /// Sends a frame to the switch.
     pub(super) fn send_up(&mut self, port: usize, frame: &[u8]) {
+        self.send_up_after(Duration::ZERO, port, frame);
+    }
+
+    /// Sends a frame to the switch, where it arrives later by a delay.
+    pub(super) fn send_up_after(&mut self, delay: Duration, port: usize, frame: &[u8]) {
         let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -91,7 +99,7 @@ impl World {
         let arrivals = self.fabric.send(self.now, Leg::Up(port), frame);
         self.trace_frame(format_args!("port {port} to switch"), frame, &arrivals);
         for Arrival { at, frame, .. } in arrivals {
-            self.agenda.add(at, WorldEvent::AtSwitch { port, frame });
+            self.agenda.add(at + delay, WorldEvent::AtSwitch { port, frame });
         }
     }
 
@@ -101,11 +109,19 @@ impl World {
             if let Err(why) = self.check_passed(&departure) {
                 self.oracle.borrow_mut().violation(why);
             }
+            let delays = self.stage_departure(&departure);
             let Departure { port, verdict, frame, .. } = departure;
-            let arrivals = self.fabric.send(self.now, Leg::Down(port), &frame);
-            self.trace_frame(format_args!("switch to port {port} ({})", verdict.name()), &frame, &arrivals);
-            for Arrival { at, frame, is_corrupt } in arrivals {
-                self.agenda.add(at, WorldEvent::Arrive { port, frame, is_damaged: is_corrupt });
+            for delay in delays {
+                let arrivals = self.fabric.send(self.now, Leg::Down(port), &frame);
+                self.trace_frame(
+                    format_args!("switch to port {port} ({})", verdict.name()),
+                    &frame,
+                    &arrivals,
+                );
+                for Arrival { at, frame, is_corrupt } in arrivals {
+                    let arrive = WorldEvent::Arrive { port, frame, is_damaged: is_corrupt };
+                    self.agenda.add(at + delay, arrive);
+                }
             }
         }
     }

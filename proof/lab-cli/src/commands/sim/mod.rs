@@ -1,6 +1,7 @@
 //! `spillway-lab sim`: runs the shipped core in simulations.
 
 mod batching;
+mod moves;
 mod policy;
 mod relay;
 mod session;
@@ -36,6 +37,9 @@ enum Simulation {
     /// The user-level TCP stack on a network that loses, delays, reorders, repeats and damages frames; every byte and
     /// every frame is checked
     Tcp(tcp::Args),
+    /// Moves of TCP connections between servers, step by step: each message lost, late, repeated, replayed or reordered, each
+    /// participant dead, each direction cut; every byte and every owner is checked
+    Moves(moves::Args),
 }
 
 /// Options of the simulations with faults.
@@ -62,6 +66,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Simulation::Batching(batching) => batching::run(&batching),
         Simulation::Policy(policy) => policy::run(&policy),
         Simulation::Tcp(tcp) => tcp::run(&tcp),
+        Simulation::Moves(moves) => moves::run(&moves),
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
@@ -144,4 +149,19 @@ fn fault_by_name<T: Copy, const N: usize>(
 ) -> Result<T, String> {
     let found = all.into_iter().find(|one| name_of(*one) == name);
     found.ok_or_else(|| format!("give one of {}", all.map(name_of).join(", ")))
+}
+
+/// Writes to a file, or to standard output for `-`. Returns 1 if writing failed, otherwise 0.
+fn write(file: &str, text: &str) -> u64 {
+    if file == "-" {
+        println!("{text}");
+        return 0;
+    }
+    match std::fs::write(file, format!("{text}\n")) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("spillway-lab sim: {file} cannot be written: {error}");
+            1
+        }
+    }
 }
