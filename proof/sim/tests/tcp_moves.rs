@@ -8,7 +8,7 @@ use spillway_sim::tcp::scenario::{ScenarioReport, run_case, run_planted, run_swa
 /// `spillway-lab sim moves --swarm` runs more.
 const SWARM_SEEDS: u64 = 12;
 /// Each planted fault is detected within this many seeds.
-const SEEDS_PER_FAULT: u64 = 8;
+const SEEDS_PER_FAULT: u64 = 4;
 
 fn outcome_of(report: &ScenarioReport) -> &str {
     assert!(report.violations.is_empty(), "{report:#?}");
@@ -55,9 +55,18 @@ fn moves_with_random_faults_leave_one_owner_and_streams_without_wrong_bytes() {
 #[test]
 fn every_planted_fault_of_moves_is_detected_by_its_check() {
     assert_eq!(outcome_of(&run_case(1, None)), "moved");
+    for seed in 0..SEEDS_PER_FAULT {
+        let report = run_planted(seed, None);
+        assert_eq!(
+            report.violations,
+            Vec::<String>::new(),
+            "seed {seed}: without a fault there is none to detect"
+        );
+        assert_eq!((report.timeouts, report.lost), (0, 0), "seed {seed}");
+    }
     for planted in PlantedFault::OF_MOVES {
         let is_detected = |seed: &u64| {
-            let report = run_planted(*seed, planted);
+            let report = run_planted(*seed, Some(planted));
             report.violations.iter().any(|what| what.contains(planted.violation_text()))
         };
         let seed = (0..SEEDS_PER_FAULT).find(is_detected);

@@ -3,7 +3,8 @@
 //!
 //! - [`path`]: one direction of a cable: loss, reordering, copies, damage, delay, a rate limit with a queue
 //! - `plan`: the parameters that a seed draws; `world`: handles all events; `world_frames`:
-//!   frames on their way, `world_faults`: faults, `world_end`: the last checks; `host`: servers, a program and a clock
+//!   frames on their way, `world_faults`: faults, `world_control`: *hold* and
+//!   *list*, `world_end`: the last checks; `host`: servers, a program and a clock
 //! - `frames`: builds and reads frames; a third of the worlds has IPv6 addresses
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
@@ -48,6 +49,7 @@ mod trace;
 mod transit;
 mod witness;
 mod world;
+mod world_control;
 mod world_end;
 mod world_faults;
 mod world_frames;

@@ -256,6 +256,8 @@ impl Plan {
             clients_max: rng.range(6, 12) as usize, // fits: a few
             pause_ns_max: 5_000_000,
             early_ends_per_1000: 0,
+            // Acknowledgements that wait at a gate for longer would be retransmission timeouts without any move.
+            gate_ns_max: 20_000_000,
             may_time_out: false,
             ..self.behaviour
         };

@@ -166,6 +166,11 @@ impl Rack {
         self.flow_of.get(&name).copied()
     }
 
+    /// A server's clock at a time of the host's.
+    pub(crate) fn server_time(&self, server: usize, now: Time) -> Time {
+        self.servers[server].time(now)
+    }
+
     /// Drops since the last call, by server.
     pub(crate) fn dropped(&mut self) -> impl Iterator<Item = (usize, Dropping)> {
         let poll = |stack: &mut Stack| stack.poll_dropped();

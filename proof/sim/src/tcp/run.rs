@@ -65,6 +65,10 @@ pub struct Report {
     pub lost_with_server: u64,
     /// Restarts of servers.
     pub server_restarts: u64,
+    /// Flows that their owners held without *prepare*.
+    pub holds: u64,
+    /// Answers to *list* that were compared with the switch's table.
+    pub lists: u64,
     /// Maximum number of connections of one host.
     pub connections_max: usize,
     /// Violations; empty if the code under test is right.
@@ -131,6 +135,8 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
         lost_in_doubt: lost.in_doubt,
         lost_with_server: lost.with_server,
         server_restarts: world.server_restarts,
+        holds: world.holds,
+        lists: world.lists,
         connections_max: world.connections_max,
         violations: oracle.violations().to_vec(),
         dropped: if oracle.violations().is_empty() { Vec::new() } else { world.last_drops.lines() },

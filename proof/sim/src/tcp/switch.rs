@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use spillway_rules::{Action, Config, FlowView, PortId, Switch, Verdict};
+use spillway_rules::{Action, Config, FlowView, OwnerView, PortId, Switch, Verdict};
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
 
@@ -132,6 +132,20 @@ impl SimulatedSwitch {
     pub(crate) fn flow(&self, flow: &Flow) -> Option<FlowView> {
         let flows = self.rules.flows();
         flows.into_iter().find(|view| view.client == flow.client() && view.service == flow.service())
+    }
+
+    /// All entries.
+    pub(crate) fn flows(&self) -> Vec<FlowView> {
+        self.rules.flows()
+    }
+
+    /// All owners, in the order of their ids.
+    pub(crate) fn owners(&self, now: Time) -> Vec<OwnerView> {
+        self.rules.owners(now)
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.rules.epoch()
     }
 
     /// Why the switch has dropped a frame since the last call.

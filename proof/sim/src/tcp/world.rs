@@ -94,6 +94,10 @@ pub(crate) struct World {
     pub(crate) faults: u64,
     /// Restarts of servers.
     pub(crate) server_restarts: u64,
+    /// Messages of `world_control`: *hold* that were sent, answers to *list* that were compared, and all requests.
+    pub(crate) holds: u64,
+    pub(crate) lists: u64,
+    pub(super) raw_requests: u64,
     pub(crate) rogue_frames: u64,
     pub(crate) last_drops: LastDrops,
     /// Receives a line of text for every frame and every drop.
@@ -143,6 +147,9 @@ impl World {
             packets: 0,
             faults: 0,
             server_restarts: 0,
+            holds: 0,
+            lists: 0,
+            raw_requests: 0,
             rogue_frames: 0,
             last_drops: LastDrops::default(),
             trace: None,

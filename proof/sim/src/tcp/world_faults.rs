@@ -22,7 +22,7 @@ impl World {
         let cable = Cable { host, server };
         let port = self.fabric.cabling.port_of(cable);
         let duration = Duration::from_nanos(self.rng.log_uniform(100_000, self.plan.silence_ns_max));
-        let kinds = if self.plan.switch.has_faults { 8 } else { 4 };
+        let kinds = if self.plan.switch.has_faults { 10 } else { 4 };
         match self.rng.below(kinds) {
             0 => self.cut_cable(port, duration),
             1 => self.pause(cable, duration.min(PAUSE_MAX)),
@@ -51,8 +51,14 @@ impl World {
             }
             7 => {
                 self.restart_server(cable);
+                self.list_owners(cable);
                 Duration::ZERO
             }
+            8 => {
+                self.list_owners(cable);
+                Duration::ZERO
+            }
+            9 => self.hold_directly(cable),
             kind => {
                 let outage = Duration::from_nanos(self.rng.log_uniform(1_000, OUTAGE_NS_MAX));
                 if kind == 5 {

@@ -109,6 +109,9 @@ impl World {
             if let Err(why) = self.check_passed(&departure) {
                 self.oracle.borrow_mut().violation(why);
             }
+            if let Err(why) = self.check_list(&departure) {
+                self.oracle.borrow_mut().violation(why);
+            }
             let delays = self.stage_departure(&departure);
             let Departure { port, verdict, frame, .. } = departure;
             for delay in delays {

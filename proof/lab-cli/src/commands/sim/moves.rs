@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args) -> u64 {
 /// Runs once; a panic of the code under test is a violation.
 fn report(run: Run, args: &Args) -> ScenarioReport {
     let report = std::panic::catch_unwind(|| match args.planted {
-        Some(planted) => run_planted(run.seed, planted),
+        Some(planted) => run_planted(run.seed, Some(planted)),
         None if args.swarm => run_swarm(run.seed),
         None => run_case(run.seed, run.case),
     });

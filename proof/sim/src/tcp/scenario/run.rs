@@ -7,7 +7,7 @@ use spillway_handoff::MoveResult;
 
 use super::case::{Case, Fault};
 use super::script::{Outcome, Script};
-use crate::phases::{PhasedWorld, run_both_phases};
+use crate::phases::run_both_phases;
 use crate::rng::Rng;
 use crate::tcp::planted_fault::PlantedFault;
 use crate::tcp::world::World;
@@ -44,9 +44,9 @@ pub fn run_case(seed: u64, case: Option<Case>) -> ScenarioReport {
     run(seed, vec![case], None)
 }
 
-/// Runs twelve moves with a planted fault, and without any other.
-pub fn run_planted(seed: u64, planted: PlantedFault) -> ScenarioReport {
-    run(seed, vec![None; MOVES as usize], Some(planted)) // fits: a few
+/// Runs twelve moves with a planted fault and without any other, or without any.
+pub fn run_planted(seed: u64, planted: Option<PlantedFault>) -> ScenarioReport {
+    run(seed, vec![None; MOVES as usize], planted) // fits: a few
 }
 
 /// Runs twelve moves; the seed decides which faults strike in half of them.
