@@ -1,23 +1,37 @@
 //! The original owner's record of connections that have moved to other servers.
 
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
 
+use crate::budget::Budget;
+use crate::buffer::HeldFrames;
 use crate::recent::Recent;
 
-/// For this time after the first stray packet of a flow, the original owner answers no packet of the flow: a switch that
-/// has lost its entries sends the original owner the packets of all flows, until their owners have taken them back.
+/// For this time after the switch has lost its entries, a missing entry does not show that the connection has ended: its
+/// owner asks the original owner for the flow.
 const GRACE: Duration = Duration::from_secs(5);
 const LENT_MAX: usize = 4096;
 
-/// Connections that other servers have. Packets of such a connection that arrive at the original owner are stray: an
-/// answer would reset the connection.
-#[derive(Clone, Debug)]
+/// A connection that another server has, or had.
+#[derive(Debug, Default)]
+struct Loan {
+    /// The switch has lost the entry: until then a missing entry says nothing.
+    unclear_until: Option<Time>,
+    /// When the switch was asked last for the entry.
+    asked_at: Option<Time>,
+    /// A packet that opens a connection, which waits for the answer.
+    opening: Option<HeldFrames>,
+}
+
+/// Connections that other servers have. Packets of such a connection that arrive here are stray: answering them would
+/// reset the connection. Only the flow's entry shows that the connection has ended. A packet does not, even one that opens
+/// a connection: it may be forged, or a copy that the network delivers late.
+#[derive(Debug)]
 pub(crate) struct Lent {
-    /// Time of the first stray packet since the connection was lent or its owner was confirmed.
-    flows: Recent<Option<Time>>,
+    flows: Recent<Loan>,
 }
 
 impl Lent {
@@ -27,7 +41,7 @@ impl Lent {
 
     /// The connection has moved away, or its owner was confirmed again.
     pub(crate) fn add(&mut self, flow: Flow) {
-        self.flows.insert(flow, None);
+        self.flows.insert(flow, Loan::default());
     }
 
     /// The connection has come back, or has ended.
@@ -39,34 +53,91 @@ impl Lent {
         self.flows.get(flow).is_some()
     }
 
-    /// Whether a client's packet must be dropped silently. `is_opening`: the packet begins a new connection.
-    pub(crate) fn hides(&mut self, now: Time, flow: &Flow, is_opening: bool) -> bool {
-        let Some(first) = self.flows.get_mut(flow) else { return false };
-        let is_over = now.since(*first.get_or_insert(now)) > GRACE;
-        if is_opening || is_over {
-            self.flows.remove(flow);
+    /// The switch has lost all entries.
+    pub(crate) fn handle_lost_entries(&mut self, now: Time) {
+        self.flows.values_mut().for_each(|loan| loan.unclear_until = Some(now + GRACE));
+    }
+
+    /// Whether the switch must be asked for the entry now, because a stray packet has arrived: at most once in `interval`.
+    pub(crate) fn is_question_due(&mut self, now: Time, flow: &Flow, interval: Duration) -> bool {
+        let Some(loan) = self.flows.get_mut(flow) else { return false };
+        let is_due = loan.asked_at.is_none_or(|asked_at| now.since(asked_at) >= interval);
+        if is_due {
+            loan.asked_at = Some(now);
         }
-        !(is_opening || is_over)
+        is_due
+    }
+
+    /// Keeps a packet that opens a connection until the switch has answered. Returns false if there is no room; one
+    /// packet of a flow is enough.
+    pub(crate) fn hold(&mut self, flow: &Flow, frame: &[u8], budget: &Budget) -> bool {
+        let Some(loan) = self.flows.get_mut(flow).filter(|loan| loan.opening.is_none()) else { return false };
+        let mut held = HeldFrames::new(budget);
+        let has_room = held.push(frame);
+        loan.opening = has_room.then_some(held);
+        has_room
+    }
+
+    /// The switch has answered. `is_elsewhere`: the entry names another owner; otherwise this server, or there is no
+    /// entry. If the connection has ended, its flow is forgotten, and the packet that has waited goes to the stack.
+    pub(crate) fn handle_entry(&mut self, now: Time, flow: &Flow, is_elsewhere: bool) -> Vec<Vec<u8>> {
+        let Some(loan) = self.flows.get_mut(flow) else { return Vec::new() };
+        let opening = loan.opening.take();
+        if is_elsewhere || loan.unclear_until.is_some_and(|until| now <= until) {
+            return Vec::new();
+        }
+        self.flows.remove(flow);
+        opening.map_or_else(Vec::new, |mut held| held.take())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
     use crate::test_flow::flow;
 
+    fn budget() -> Budget {
+        Budget::new(1 << 20)
+    }
+
     #[test]
-    fn stray_packets_are_hidden_for_a_while_unless_they_open_a_connection() {
-        let mut lent = Lent::new();
-        assert!(!lent.hides(Time(0), &flow(1), false));
+    fn only_the_entry_ends_a_loan_and_releases_the_packet_that_opens_a_connection() {
+        let (mut lent, now) = (Lent::new(), Time(90_000_000_000));
         lent.add(flow(1));
+        assert!(lent.hold(&flow(1), b"SYN", &budget()));
+        assert!(!lent.hold(&flow(1), b"SYN", &budget()), "one packet waits");
+        assert_eq!(lent.handle_entry(now, &flow(1), true), Vec::<Vec<u8>>::new());
+        assert!(lent.contains(&flow(1)), "another server owns the flow");
+        assert!(lent.hold(&flow(1), b"SYN", &budget()));
+        assert_eq!(lent.handle_entry(now, &flow(1), false), vec![b"SYN".to_vec()]);
+        assert!(!lent.contains(&flow(1)));
+    }
+
+    #[test]
+    fn a_missing_entry_says_nothing_while_owners_may_take_their_flows_back() {
+        let (mut lent, begin) = (Lent::new(), Time(90_000_000_000));
+        (1..=2).for_each(|port| lent.add(flow(port)));
+        lent.handle_lost_entries(begin);
+        assert!(lent.hold(&flow(1), b"SYN", &budget()));
+        assert_eq!(lent.handle_entry(begin + GRACE, &flow(1), false), Vec::<Vec<u8>>::new());
+        assert!(lent.contains(&flow(1)));
+        lent.handle_entry(begin + 2 * GRACE, &flow(1), false);
+        assert!(!lent.contains(&flow(1)));
         lent.add(flow(2));
-        let begin = Time(90_000_000_000);
-        assert!(lent.hides(begin, &flow(1), false) && lent.hides(begin + GRACE, &flow(1), false));
+        lent.handle_entry(begin, &flow(2), false);
+        assert!(!lent.contains(&flow(2)), "a flow that its owner has taken back has an entry");
+    }
+
+    #[test]
+    fn the_switch_is_asked_once_in_an_interval() {
+        let (mut lent, interval) = (Lent::new(), Duration::from_millis(16));
+        assert!(!lent.is_question_due(Time(5), &flow(1), interval), "not lent");
         lent.add(flow(1));
-        assert!(lent.hides(begin + 2 * GRACE, &flow(1), false), "a confirmed owner begins a new grace");
-        assert!(!lent.hides(begin + 4 * GRACE, &flow(1), false) && !lent.contains(&flow(1)));
-        assert!(!lent.hides(begin, &flow(2), true) && !lent.contains(&flow(2)));
+        assert!(lent.is_question_due(Time(5), &flow(1), interval));
+        assert!(!lent.is_question_due(Time(5) + interval / 2, &flow(1), interval));
+        assert!(lent.is_question_due(Time(5) + interval, &flow(1), interval));
     }
 
     #[test]

@@ -40,6 +40,10 @@ impl<V> Recent<V> {
         self.entries.get_mut(flow).map(|(_, value)| value)
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        self.entries.values_mut().map(|(_, value)| value)
+    }
+
     pub(crate) fn remove(&mut self, flow: &Flow) {
         self.entries.remove(flow);
     }

@@ -6,7 +6,7 @@ use spillway_transport::Time;
 use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, SWITCH_MAGIC, Status};
 
 use super::{Agent, RECLAIMS_FOR};
-use crate::event::Cause;
+use crate::event::{Cause, Event};
 use crate::membership::Change;
 use crate::migration::{Seen, source};
 
@@ -60,6 +60,7 @@ impl Agent {
                     self.end_target(now, flow, outcome);
                 }
             }
+            Kind::Get if !self.sources.contains_key(&flow) => self.handle_lent_entry(now, flow, seen),
             _ => {
                 let outcome = self.sources.get_mut(&flow).and_then(|source| source.handle_answer(now, seen));
                 self.handle_outcome(now, flow, outcome);
@@ -81,6 +82,7 @@ impl Agent {
     fn handle_lost_entries(&mut self, now: Time) {
         self.waiting.clear();
         self.ended.clear();
+        self.lent.handle_lost_entries(now);
         self.end_targets(now, Cause::Restart);
         for flow in self.sources.keys().copied().collect::<Vec<_>>() {
             let outcome = self.sources.get(&flow).map(source::Source::handle_lost_entries);
@@ -127,6 +129,20 @@ impl Agent {
         let is_over = matches!(seen.status, Status::Stale | Status::Forbidden | Status::NoEntry);
         if is_over && self.targets.get(&flow).is_some_and(|(_, target)| target.is_waiting()) {
             self.refuse(now, flow, spillway_wire::handoff::Reason::NoMove);
+        }
+    }
+
+    /// The entry of a connection that this server has lent, and of which stray packets arrive.
+    fn handle_lent_entry(&mut self, now: Time, flow: Flow, seen: Seen) {
+        let is_elsewhere = match (seen.status, seen.state) {
+            (Status::Ok, FlowState::Owned) => !seen.is_ours,
+            (Status::Ok, _) => true,
+            (Status::NoEntry, _) => false,
+            _ => return,
+        };
+        let frames = self.lent.handle_entry(now, &flow, is_elsewhere);
+        if !frames.is_empty() {
+            self.events.push_back(Event::Deliver { frames });
         }
     }
 

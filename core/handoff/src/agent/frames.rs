@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 
 use spillway_transport::Time;
 use spillway_wire::handoff::Part;
-use spillway_wire::switch::{Flow, ServerId};
+use spillway_wire::switch::{Flow, Request, ServerId};
 
 use super::{Agent, Finished};
 use crate::event::{Event, Sorted};
@@ -44,9 +44,25 @@ impl Agent {
             // `forwards` has no direction any more, so the packet did not pass the switch before the flow was held: the
             // flow has returned.
             Some(source) if source.state().is_some() && !is_loan => held(source.held.push(frame)),
-            _ if self.lent.hides(now, &flow, is_opening) => Sorted::Dropped,
-            _ => Sorted::Stack,
+            _ => self.sort_lent(now, flow, is_opening, frame),
         }
+    }
+
+    /// A packet of a connection that this server, its original owner, has lent. It goes to the stack only when the switch
+    /// has confirmed that the connection has ended: the network may deliver a copy of a SYN long after its connection was
+    /// established, and a stack that answers such a SYN resets the connection once the switch has lost its entries.
+    fn sort_lent(&mut self, now: Time, flow: Flow, is_opening: bool, frame: &[u8]) -> Sorted {
+        if !self.lent.contains(&flow) {
+            return Sorted::Stack;
+        }
+        if self.sources.contains_key(&flow) {
+            return Sorted::Dropped;
+        }
+        if self.lent.is_question_due(now, &flow, self.settings.times.asking()) {
+            self.request(now, Request::Get { flow });
+        }
+        let is_held = is_opening && self.lent.hold(&flow, frame, &self.held_bytes);
+        if is_held { Sorted::Held } else { Sorted::Dropped }
     }
 
     /// Whether the stack's packet with these ends may leave now. A server that is not the original owner transmits only

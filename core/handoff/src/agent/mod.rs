@@ -179,7 +179,8 @@ impl Agent {
     /// The server cannot move the connection now.
     pub fn request_move(&mut self, now: Time, flow: Flow, to: Option<ServerId>) -> Result<(), MoveError> {
         let owned = self.owned.get(&flow);
-        let is_owned = owned.map_or(self.is_original(&flow), |owned| owned.reclaim.is_none());
+        let is_owned = !self.lent.contains(&flow)
+            && owned.map_or(self.is_original(&flow), |owned| owned.reclaim.is_none());
         let site = to.map(|to| self.site_of(to, &flow).ok_or(MoveError::UnknownServer)).transpose()?;
         if self.sources.contains_key(&flow) || self.targets.contains_key(&flow) {
             return Err(MoveError::Moving);

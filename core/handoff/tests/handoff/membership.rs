@@ -1,6 +1,6 @@
 //! Owners that are cut off, and a switch that loses its entries.
 
-use crate::rack::{Rack, flow};
+use crate::rack::{Rack, flow, segment_at, syn};
 use spillway_handoff::{Cause, Event, Sorted};
 use spillway_wire::Chunks;
 use spillway_wire::switch::ServerId;
@@ -35,6 +35,54 @@ fn an_owner_takes_its_flow_back_after_the_switch_has_lost_all_entries() {
     assert_eq!(rack.client_reaches(2), (2, Sorted::Stack));
     assert_eq!(rack.agent(2).counters().reclaimed, 1);
     assert!(rack.may_transmit(2));
+}
+
+/// A copy of the client's SYN, which the network delivers late or somebody forges, must not open a second connection
+/// beside the one that has moved: that one's owner could not take its flow back, and the second one's stack would reset
+/// the client.
+#[test]
+fn a_late_syn_at_the_original_owner_leaves_the_moved_connection_alone() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.advance(200);
+    assert_eq!(rack.sort_syn(1), Sorted::Held);
+    assert_eq!(rack.sort(1, &segment_at(1, 7)), Sorted::Dropped);
+    rack.advance(20);
+    assert_eq!(rack.events(1), [], "the entry names server 2");
+    rack.restart_switch();
+    assert_eq!(rack.sort_syn(1), Sorted::Held);
+    rack.advance(300);
+    assert_eq!(rack.events(1), [], "server 2 takes the flow back");
+    assert_eq!((rack.agent(2).counters().reclaimed, rack.client_sends(2).0), (1, 2));
+}
+
+#[test]
+fn a_new_connection_waits_until_the_switch_has_confirmed_that_the_moved_one_has_ended() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    let now = rack.now;
+    rack.agent(2).connection_ended(now, flow());
+    rack.advance(2_000);
+    assert!(rack.entry().is_none());
+    assert_eq!(rack.sort_syn(1), Sorted::Held);
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::Deliver { frames: vec![syn(1)] }]);
+    assert_eq!(rack.client_reaches(2), (1, Sorted::Stack));
+}
+
+#[test]
+fn an_owner_that_never_takes_its_flow_back_blocks_it_for_a_few_seconds_only() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.restart_server(2);
+    rack.restart_switch();
+    rack.advance(1_000);
+    assert_eq!(rack.sort_syn(1), Sorted::Held);
+    rack.advance(5_000);
+    assert_eq!(rack.events(1), [], "server 2 may still have taken the flow back");
+    assert_eq!(rack.sort_syn(2), Sorted::Held);
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::Deliver { frames: vec![syn(2)] }]);
 }
 
 #[test]

@@ -262,10 +262,7 @@ fn of_two_sources_only_the_owner_moves_the_flow() {
     let now = rack.now;
     let not_owned = Err(MoveError::NotOwned);
     assert_eq!(rack.agent(3).request_move(now, flow(), Some(ServerId(1))), not_owned);
-    // The original owner sends *prepare*, which the switch refuses.
-    rack.agent(1).request_move(now, flow(), Some(ServerId(3))).unwrap();
-    rack.deliver();
-    assert_eq!(rack.events(1), [Event::Drop { flow: flow(), cause: Cause::Foreign }]);
+    assert_eq!(rack.agent(1).request_move(now, flow(), Some(ServerId(3))), not_owned);
     assert_eq!(owner(&rack), (FlowState::Owned, ServerId(2)));
     rack.export(2, 3, STATE);
     assert_eq!(rack.agent(2).request_move(now, flow(), None), Err(MoveError::Moving));

@@ -256,6 +256,12 @@ impl Rack {
         self.agent(server).sort(now, (client(), place(server)), false, frame)
     }
 
+    /// A SYN of the client arrives at the original owner.
+    pub fn sort_syn(&mut self, seq: u32) -> Sorted {
+        let now = self.now;
+        self.agent(1).sort(now, (client(), place(1)), true, &syn(seq))
+    }
+
     pub fn may_transmit(&mut self, server: u8) -> bool {
         let now = self.now;
         self.agent(server).may_transmit(now, (place(server), client()))
@@ -300,21 +306,21 @@ impl Rack {
 }
 
 pub fn segment_at(server: u8, seq: u32) -> Vec<u8> {
-    tcp_frame(seq, mac(server), place(server))
+    tcp_frame((seq, tcp::Flags::ACK), mac(server), place(server))
+}
+
+/// The client's SYN, as it arrives at the original owner.
+pub fn syn(seq: u32) -> Vec<u8> {
+    tcp_frame((seq, tcp::Flags::SYN), mac(1), place(1))
 }
 
 fn segment(seq: u32) -> Vec<u8> {
-    tcp_frame(seq, mac(1), place(1))
+    tcp_frame((seq, tcp::Flags::ACK), mac(1), place(1))
 }
 
-fn tcp_frame(seq: u32, target_mac: Mac, target: SocketAddr) -> Vec<u8> {
-    let header = tcp::Header {
-        source: client().port(),
-        target: target.port(),
-        seq,
-        flags: tcp::Flags::ACK,
-        ..tcp::Header::default()
-    };
+fn tcp_frame((seq, flags): (u32, tcp::Flags), target_mac: Mac, target: SocketAddr) -> Vec<u8> {
+    let header =
+        tcp::Header { source: client().port(), target: target.port(), seq, flags, ..tcp::Header::default() };
     let length = header.header_bytes() + 4;
     let (mut frame, pseudo) = ip_frame((mac(CLIENT_PORT), target_mac), (client(), target), 6, length);
     let at = frame.len() - length;

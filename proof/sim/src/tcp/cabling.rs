@@ -1,6 +1,6 @@
 //! Which server is connected to which port of the switch, and the switch's configuration.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use spillway_auth::{Key, SwitchKey};
@@ -10,7 +10,7 @@ use spillway_rules::{Address, Endpoint, PortId, ServerId, ServiceId};
 use spillway_wire::handoff::Run;
 use spillway_wire::packet::ethernet::Mac;
 
-use super::frames::{Ends, address_of, mac_of, own_address};
+use super::frames::{Ends, Family, address_of, mac_of, own_address};
 use super::plan::{GATED_PORT, PORT};
 
 /// The switch's own address, in the network of the hosts.
@@ -33,7 +33,8 @@ pub(crate) struct Cable {
 pub(crate) struct Cabling {
     cables: Vec<Cable>,
     servers_per_host: usize,
-    rogue: Option<Ipv4Addr>,
+    rogue: Option<IpAddr>,
+    family: Family,
     imports_at_places: bool,
 }
 
@@ -43,11 +44,12 @@ impl Cabling {
         servers_per_host: usize,
         has_rogue: bool,
         imports_at_places: bool,
+        family: Family,
     ) -> Cabling {
         let cable = |port| Cable { host: port / servers_per_host, server: port % servers_per_host };
         let cables = (0..hosts * servers_per_host).map(cable).collect();
-        let rogue = has_rogue.then(|| address_of(hosts));
-        Cabling { cables, servers_per_host, rogue, imports_at_places }
+        let rogue = has_rogue.then(|| family.address_of(hosts));
+        Cabling { cables, servers_per_host, rogue, imports_at_places, family }
     }
 
     /// Number of ports in use.
@@ -69,14 +71,14 @@ impl Cabling {
     }
 
     /// A server's address and MAC. The first server of a host has the host's address, which is the services'.
-    pub(crate) fn address(&self, cable: Cable) -> (Ipv4Addr, Mac) {
-        let ip = own_address(address_of(cable.host), cable.server);
+    pub(crate) fn address(&self, cable: Cable) -> (IpAddr, Mac) {
+        let ip = self.family.address(own_address(address_of(cable.host), cable.server));
         (ip, mac_of(ip))
     }
 
     /// The services of a host.
     pub(crate) fn services(&self, host: usize) -> [SocketAddr; 2] {
-        [PORT, GATED_PORT].map(|port| SocketAddr::from((address_of(host), port)))
+        [PORT, GATED_PORT].map(|port| SocketAddr::new(self.family.address_of(host), port))
     }
 
     /// Where a server has connections of its host's services, in the order of [`services`](Self::services).
@@ -85,7 +87,7 @@ impl Cabling {
             return self.services(cable.host);
         }
         let (ip, _) = self.address(cable);
-        [PORT, GATED_PORT].map(|port| SocketAddr::from((ip, port + PLACE_OFFSET)))
+        [PORT, GATED_PORT].map(|port| SocketAddr::new(ip, port + PLACE_OFFSET))
     }
 
     /// The service to which a place belongs, if it is not the service's own address.
@@ -117,9 +119,14 @@ impl Cabling {
         Key::from_secret([0x5e; 32])
     }
 
-    /// The only run of a server: simulated servers are paused and cut off, and do not restart.
+    /// The first run of a server.
     pub(crate) fn run(&self, cable: Cable) -> Run {
         Run::new(1_000 + self.port_of(cable) as u64).expect("above 0")
+    }
+
+    /// The switch's control endpoint.
+    fn control(&self) -> SocketAddr {
+        SocketAddr::new(self.family.address(SWITCH_IP), CONTROL_PORT)
     }
 
     /// Ends of a datagram from a server's agent to the switch.
@@ -128,8 +135,8 @@ impl Cabling {
         Ends {
             source_mac,
             target_mac: port_mac(self.port_of(cable)),
-            source: SocketAddr::from((ip, AGENT_PORT)),
-            target: SocketAddr::from((SWITCH_IP, CONTROL_PORT)),
+            source: SocketAddr::new(ip, AGENT_PORT),
+            target: self.control(),
         }
     }
 
@@ -170,8 +177,8 @@ impl Cabling {
             ports,
             stations,
             prefixes: Vec::new(),
-            own_addresses: vec![Address::from(SWITCH_IP)],
-            control: vec![Endpoint::from(SocketAddr::from((SWITCH_IP, CONTROL_PORT)))],
+            own_addresses: vec![Address::from(self.control().ip())],
+            control: vec![Endpoint::from(self.control())],
             daemon_key: SwitchKey::from_bytes([0xda; 16]),
             servers: in_rack().map(server).collect(),
             places: in_rack().flat_map(|cable| self.configured_places(cable)).collect(),
@@ -215,10 +222,13 @@ mod tests {
 
     #[test]
     fn every_configuration_is_valid_and_ports_and_servers_correspond() {
-        for (servers, has_rogue, at_places) in
-            [(1, true, false), (2, false, true), (3, true, true), (3, true, false)]
-        {
-            let cabling = Cabling::new(4, servers, has_rogue, at_places);
+        for (servers, has_rogue, at_places, family) in [
+            (1, true, false, Family::V4),
+            (2, false, true, Family::V6),
+            (3, true, true, Family::V4),
+            (3, true, false, Family::V6),
+        ] {
+            let cabling = Cabling::new(4, servers, has_rogue, at_places, family);
             cabling.config(4, Duration::from_secs(1)).check().unwrap();
             assert_eq!(cabling.ports(), 4 * servers + usize::from(has_rogue));
             for port in 0..4 * servers {
@@ -233,12 +243,12 @@ mod tests {
     #[test]
     fn only_targets_with_places_of_their_own_need_rewritten_addresses() {
         let (first, second) = (Cable { host: 1, server: 0 }, Cable { host: 1, server: 1 });
-        let cabling = Cabling::new(2, 2, false, true);
+        let cabling = Cabling::new(2, 2, false, true, Family::V4);
         assert_eq!(cabling.places(first), cabling.services(1));
         let place = cabling.places(second)[1];
         assert_eq!(place, "10.0.1.2:8081".parse().unwrap());
         assert_eq!(cabling.service_of(second, place), Some(cabling.services(1)[1]));
         assert_eq!(cabling.service_of(first, cabling.services(1)[0]), None);
-        assert_eq!(Cabling::new(2, 2, false, false).places(second), cabling.services(1));
+        assert_eq!(Cabling::new(2, 2, false, false, Family::V4).places(second), cabling.services(1));
     }
 }

@@ -31,7 +31,13 @@ pub(crate) struct Fabric {
 impl Fabric {
     pub(crate) fn draw(now: Time, plan: &Plan, rng: &mut Rng) -> Fabric {
         let per_host = plan.switch.servers_per_host;
-        let cabling = Cabling::new(plan.hosts, per_host, plan.rogue.is_some(), plan.switch.imports_at_places);
+        let cabling = Cabling::new(
+            plan.hosts,
+            per_host,
+            plan.rogue.is_some(),
+            plan.switch.imports_at_places,
+            plan.family,
+        );
         let switch =
             SimulatedSwitch::new(now, cabling.config(plan.switch.flows_max, plan.switch.owner_timeout));
         let (mut up, mut down, mut between) = (Vec::new(), Vec::new(), BTreeMap::new());

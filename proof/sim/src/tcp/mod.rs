@@ -3,10 +3,13 @@
 //!
 //! - [`path`]: one direction of a cable: loss, reordering, copies, damage, delay, a rate limit with a queue
 //! - `plan`: the parameters that a seed draws; `world`: handles all events; `world_frames`:
-//!   frames on their way, `world_faults`: faults, `world_end`: the last checks; `host`: servers, a program and a clock
+//!   frames on their way, `world_faults`: faults, `world_control`: *hold* and
+//!   *list*, `world_end`: the last checks; `host`: servers, a program and a clock
+//! - `frames`: builds and reads frames; a third of the worlds has IPv6 addresses
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
 //! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport
+//! - `restart`: servers that begin anew, without their connections
 //! - `moves`: when connections move; `moving`: the exports and imports; `transit`: connections between two stacks
 //! - `witness`: checks that never two servers transmit for one flow
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
@@ -14,12 +17,14 @@
 //! - `sniffer`: checks every frame that a stack sends; `gates`: bytes that applications have released
 //! - [`planted_fault`]: planted faults that a run must detect
 //! - [`bench`]: throughput and latency over a line, in virtual time
+//! - [`scenario`]: moves step by step, with a fault at each step
 //! - [`scene`]: clients, helpers and a server on the stack
 //! - [`run()`]: a fault phase, then a calm phase, and the report
 
 pub mod bench;
 pub mod path;
 pub mod planted_fault;
+pub mod scenario;
 pub mod scene;
 
 mod cabling;
@@ -35,6 +40,7 @@ mod program;
 mod puppet;
 mod rack;
 mod rack_transport;
+mod restart;
 mod rogue;
 mod run;
 mod sniffer;
@@ -43,6 +49,7 @@ mod trace;
 mod transit;
 mod witness;
 mod world;
+mod world_control;
 mod world_end;
 mod world_faults;
 mod world_frames;

@@ -95,7 +95,7 @@ impl Moves {
         self.exported += 1;
         if state.receiving.next > 1 && self.exported.is_multiple_of(HIDE_ONE_IN) {
             state.sending.window_update = None;
-            for stamps in &mut state.agreed.stamps {
+            if let Some(stamps) = &mut state.agreed.stamps {
                 (stamps.recent, stamps.recent_age_ns) = (None, 0);
             }
         }
@@ -117,6 +117,11 @@ impl Moves {
         }
         self.moves_until_fault = self.moves_until_fault.saturating_sub(1);
         self.moves_until_fault == 0
+    }
+
+    /// Whether this planted fault strikes now; it strikes at every opportunity.
+    pub(super) fn has_planted(&self, planted: PlantedFault) -> bool {
+        self.planted == Some(planted)
     }
 
     /// Whether to compare the states of a move, which detects one planted fault: [`PlantedFault::ForgetSack`].

@@ -12,7 +12,9 @@ use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
 use super::names::Handle;
+use super::planted_fault::PlantedFault;
 use super::rack::Rack;
+use super::restart::Loss;
 use super::transit::Transit;
 
 const DIFFERENCES_MAX: usize = 8;
@@ -49,6 +51,23 @@ impl Rack {
         let server = &mut self.servers[server];
         let server_now = server.time(now);
         server.agent.as_mut().is_some_and(|agent| agent.request_move(server_now, flow, target).is_ok())
+    }
+
+    /// Begins to move a client's connection from one server to another. Returns its flow.
+    pub(super) fn request_scripted_move(
+        &mut self,
+        now: Time,
+        server: usize,
+        client: SocketAddr,
+        to: ServerId,
+    ) -> Option<Flow> {
+        let is_here = |name: &Conn| self.names.handle(*name).is_some_and(|at| at.server == server);
+        let mut flows = self.flows.iter().filter(|(flow, _)| SocketAddr::from(flow.client()) == client);
+        let flow = flows.find(|(_, name)| is_here(name)).map(|(flow, _)| *flow)?;
+        let server = &mut self.servers[server];
+        let server_now = server.time(now);
+        let agent = server.agent.as_mut().filter(|_| !server.is_paused)?;
+        agent.request_move(server_now, flow, Some(to)).is_ok().then_some(flow)
     }
 
     fn move_in_place(&mut self, now: Time, name: Conn, handle: Handle) -> Result<(), String> {
@@ -104,12 +123,20 @@ impl Rack {
             }
             Event::Import { flow, state, frames, is_return } => {
                 self.import_flow(now, index, flow, &state, is_return);
-                self.deliver_held(application, now, index, frames);
+                if self.moves.has_planted(PlantedFault::ReplaySeal) {
+                    self.import_flow(now, index, flow, &state, is_return);
+                }
+                if !self.moves.has_planted(PlantedFault::ForgetBuffer) {
+                    self.deliver_held(application, now, index, frames);
+                }
+                if self.moves.has_planted(PlantedFault::Bounce) {
+                    self.request_move(now, index, flow);
+                }
             }
             Event::Deliver { frames } => self.deliver_held(application, now, index, frames),
             Event::Drop { flow, cause } => self.drop_flow(application, now, index, flow, cause),
             Event::Gone { flow, cause } => self.give_up_flow(application, now, flow, cause),
-            Event::Ended { .. } => {}
+            Event::Ended { flow, result } => self.ended.push((flow, result)),
         }
     }
 
@@ -206,6 +233,7 @@ impl Rack {
             self.moves.returned += 1;
         } else {
             self.moves.made += 1;
+            self.moved.push(flow);
         }
         if let Some(exported) = &transit.exported
             && let Err(why) = self.compare(now, index, exported, &state)
@@ -242,10 +270,16 @@ impl Rack {
     ) {
         let name = self.flows.get(&flow).copied();
         let handle = name.and_then(|name| self.names.handle(name));
-        let Some(handle) = handle.filter(|handle| handle.server == index) else { return };
+        let Some(handle) = handle.filter(|handle| handle.server == index) else {
+            // The connection has ended here, but its last segments could not be sent: its peer waits for them in vain.
+            if name.is_none() && cause != Cause::Foreign {
+                self.lost.push((flow, Loss::Protocol(cause)));
+            }
+            return;
+        };
         // A connection that has just ended reports that itself.
         if self.export(now, handle).is_ok() {
-            self.lose(application, now, flow, cause);
+            self.lose(application, now, flow, Loss::Protocol(cause));
         }
     }
 
@@ -256,7 +290,7 @@ impl Rack {
         let cause = *transit.cause.get_or_insert(cause);
         let mut agents = self.servers.iter().filter_map(|server| server.agent.as_ref());
         if !agents.any(|agent| agent.may_continue(&flow)) {
-            self.lose(application, now, flow, cause);
+            self.lose(application, now, flow, Loss::Protocol(cause));
         }
     }
 

@@ -52,6 +52,12 @@ impl Names {
         self.handles.get(&name).copied()
     }
 
+    /// All connections on a server's stack.
+    pub(super) fn at(&self, server: usize) -> Vec<Conn> {
+        let all = self.handles.iter().filter(|(_, handle)| handle.server == server);
+        all.map(|(name, _)| *name).collect()
+    }
+
     /// Number of connections that are on a stack.
     pub(super) fn len(&self) -> usize {
         self.handles.len()

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use spillway_transport::Time;
+use spillway_wire::packet::{ethernet, ipv6};
 
 use crate::rng::Rng;
 
@@ -175,19 +176,24 @@ impl Path {
     }
 }
 
-/// Flips one or two bits of an IPv4 packet; returns false if the frame has none. A checksum always detects
-/// this: two flips in the same column of 16-bit words could cancel out, and are avoided.
+/// Flips one or two bits of an IP packet; returns false if the frame has none. A checksum always detects
+/// this: two flips in the same column of 16-bit words could cancel out, and are avoided. An IPv6 header has no checksum, so
+/// that only the segment behind it is damaged.
 pub fn corrupt(rng: &mut Rng, frame: &mut [u8]) -> bool {
-    if frame.len() <= ETHERNET_BYTES + IPV4_BYTES || frame[12..14] != [8, 0] {
+    let Some(kind) = frame.get(12..14) else { return false };
+    let is_ipv4 = *kind == ethernet::KIND_IPV4.to_be_bytes();
+    let ip_bytes = if is_ipv4 { IPV4_BYTES } else { ipv6::HEADER_BYTES };
+    if !is_ipv4 && *kind != ethernet::KIND_IPV6.to_be_bytes() || frame.len() <= ETHERNET_BYTES + ip_bytes {
         return false;
     }
-    let header_bits = (FIRST_ALTERED as u64 * 8, (ETHERNET_BYTES + IPV4_BYTES) as u64 * 8);
+    let header_bits = (FIRST_ALTERED as u64 * 8, (ETHERNET_BYTES + ip_bytes) as u64 * 8);
     // No checksum covers bytes after the packet.
-    let packet_bytes = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-    let end = frame.len().min(ETHERNET_BYTES + packet_bytes).max(ETHERNET_BYTES + IPV4_BYTES + 1);
+    let word = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    let packet_bytes = if is_ipv4 { word(16) } else { ipv6::HEADER_BYTES + word(18) };
+    let end = frame.len().min(ETHERNET_BYTES + packet_bytes).max(ETHERNET_BYTES + ip_bytes + 1);
     let segment_bits = (header_bits.1, end as u64 * 8);
     // Both bits are covered by the same checksum.
-    let (low, end) = if rng.chance(1, 4) { header_bits } else { segment_bits };
+    let (low, end) = if rng.chance(1, 4) && is_ipv4 { header_bits } else { segment_bits };
     let first = rng.range(low, end - 1);
     flip(frame, first);
     let second = rng.range(low, end - 1);

@@ -1,14 +1,14 @@
 //! The parameters of a world of user-level stacks, drawn from its seed.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use spillway_handoff::{Limits, MoveTimes};
 use spillway_tcp::isn::Key;
 use spillway_tcp::recovery::Algorithm;
-use spillway_tcp::{KeepAlive, Listener, Settings};
+use spillway_tcp::{KeepAlive, Listener, Resolver, Settings};
 
-use super::frames::{address_of, mac_of, own_address};
+use super::frames::{Family, address_of, mac_of, own_address};
 use super::moves::When;
 use super::path::Conditions;
 use super::planted_fault::PlantedFault;
@@ -21,11 +21,15 @@ pub(crate) const PORT: u16 = 80;
 /// Every host also listens on this port, with a gate.
 pub(crate) const GATED_PORT: u16 = 81;
 
+/// Bytes of the smallest IPv6 packet that every link must carry (RFC 8200 §5).
+const IPV6_MTU_MIN: u16 = 1280;
+
 /// Largest receive window and largest reassembly buffer, bytes.
 const WINDOW_MAX: u64 = 4 << 20;
 
 pub(crate) struct Plan {
     pub(crate) hosts: usize,
+    pub(crate) family: Family,
     pub(crate) behaviour: ProgramBehaviour,
     pub(crate) conditions_max: ConditionsMax,
     /// Maximum time between two faults, nanoseconds; 0: no faults.
@@ -107,6 +111,8 @@ const QUEUED_FOR_MAX: Duration = Duration::from_millis(50);
 struct Tables {
     half_open_max: u32,
     is_kept_alive: bool,
+    /// Retransmission timeouts of at least 200 ms, and acknowledgements within 20 ms.
+    has_slow_timers: bool,
     user_timeout: Duration,
 }
 
@@ -179,7 +185,10 @@ impl Plan {
             limits: draw_limits(rng),
             imports_max: if may_fail { rng.pick(&[1, 10, 1000, 1000]) } else { 1000 },
         };
+        // Planted faults alter frames at offsets of IPv4.
+        let family = if planted.is_none() && rng.chance(1, 3) { Family::V6 } else { Family::V4 };
         Plan {
+            family,
             has_little_room: planted.is_none() && rng.chance(1, 2),
             moves,
             rogue,
@@ -213,8 +222,61 @@ impl Plan {
             tables: Tables {
                 half_open_max: if is_crowded { rng.log_uniform(1, 4) as u32 } else { 1024 },
                 is_kept_alive: true,
+                has_slow_timers: false,
                 user_timeout: Duration::from_secs(if may_time_out { rng.range(10, 120) } else { 120 }),
             },
+        }
+    }
+
+    /// The plan of a world whose moves follow a script: two hosts with three servers each, on a network without loss. Timers
+    /// are slow enough that only a move, or a fault of the script, can lead to a retransmission timeout.
+    pub(crate) fn for_script(self, rng: &mut Rng) -> Plan {
+        let times = MoveTimes { lifetime: Duration::from_secs(1), ..MoveTimes::default() };
+        let switch = SwitchPlan {
+            servers_per_host: 3,
+            flows_max: 1024,
+            has_faults: false,
+            heartbeat: Duration::from_millis(10),
+            times,
+            limits: Limits::default(),
+            imports_max: 1000,
+            ..self.switch
+        };
+        let conditions_max = ConditionsMax {
+            loss_ppm: 0,
+            reorder_ppm: 0,
+            duplicate_ppm: 0,
+            corrupt_ppm: 0,
+            replay_ppm: 0,
+            delay_ns_max: 40_000,
+            is_narrow: false,
+        };
+        let tables = Tables { half_open_max: 1024, has_slow_timers: true, ..self.tables };
+        let behaviour = ProgramBehaviour {
+            clients_max: rng.range(6, 12) as usize, // fits: a few
+            pause_ns_max: 5_000_000,
+            early_ends_per_1000: 0,
+            // Acknowledgements that wait at a gate for longer would be retransmission timeouts without any move.
+            gate_ns_max: 20_000_000,
+            may_time_out: false,
+            ..self.behaviour
+        };
+        Plan {
+            hosts: 2,
+            behaviour,
+            conditions_max,
+            fault_ns_max: 0,
+            receive_queue_max: 100_000,
+            turn_delay_ns: 10_000,
+            clocks_differ: false,
+            may_break: false,
+            is_crowded: false,
+            has_little_room: false,
+            moves: When::Never,
+            switch,
+            rogue: None,
+            tables,
+            ..self
         }
     }
 
@@ -222,7 +284,8 @@ impl Plan {
     pub(crate) fn stacks(&self, rng: &mut Rng, host: usize) -> Vec<Settings> {
         let mut key = [0; 16];
         rng.fill(&mut key);
-        let ips = (0..self.switch.servers_per_host).map(|server| own_address(address_of(host), server));
+        let own = |server| self.family.address(own_address(address_of(host), server));
+        let ips = (0..self.switch.servers_per_host).map(own);
         ips.map(|ip| self.settings(rng, ip, Key(key))).collect()
     }
 
@@ -245,11 +308,15 @@ impl Plan {
         Conditions { corrupt_ppm: 0, bits_per_s: 0, ..self.conditions_max.draw_path(rng) }
     }
 
-    fn settings(&self, rng: &mut Rng, ip: Ipv4Addr, key: Key) -> Settings {
-        let mut settings = Settings::new(mac_of(ip), ip, 16, key);
+    fn settings(&self, rng: &mut Rng, ip: IpAddr, key: Key) -> Settings {
+        let mut settings = Settings::new(mac_of(ip), ip, self.family.prefix(), key);
         let listener = |port, is_gated| Listener { address: SocketAddr::from((ip, port)), is_gated };
         settings.listeners = vec![listener(PORT, false), listener(GATED_PORT, true)];
         settings.mtu = rng.pick(&[576, 1280, 1500, 1500, 1500, 9000]);
+        if self.family == Family::V6 {
+            settings.resolver = Resolver::Driver;
+            settings.mtu = settings.mtu.max(IPV6_MTU_MIN);
+        }
         settings.connections_max = 4096;
         settings.half_open_max = self.tables.half_open_max;
         settings.time_wait_max = 4096;
@@ -268,6 +335,11 @@ impl Plan {
         settings.user_timeout = self.tables.user_timeout;
         settings.recovery.algorithm = rng.pick(&[Algorithm::Cubic, Algorithm::NewReno]);
         settings.recovery.rto_min = Duration::from_millis(rng.log_uniform(5, 300));
+        if self.tables.has_slow_timers {
+            settings.recovery.rto_min = Duration::from_millis(200);
+            settings.delayed_ack = settings.delayed_ack.min(Duration::from_millis(20));
+            settings.user_timeout = Duration::from_secs(120);
+        }
         settings.recovery.tail_loss_probe = rng.chance(3, 4);
         settings.keep_alive = self.tables.is_kept_alive.then(|| KeepAlive {
             idle: Duration::from_secs(rng.range(5, 60)),

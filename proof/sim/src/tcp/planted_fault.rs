@@ -6,6 +6,7 @@ use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::packet::checksum;
 use spillway_wire::state::ConnectionState;
 
+use super::moves::When;
 use super::program::Program;
 
 /// A planted fault.
@@ -41,11 +42,17 @@ pub enum PlantedFault {
     ExactReset,
     /// A source continues a connection that it has exported.
     KeepSource,
+    /// A target forgets the packets that have waited for the connection.
+    ForgetBuffer,
+    /// A target takes a state that it has opened before for a new one: its seal forgets which datagrams were opened.
+    ReplaySeal,
+    /// A target moves each connection back as soon as it has imported it.
+    Bounce,
 }
 
 impl PlantedFault {
     /// All planted faults.
-    pub const ALL: [PlantedFault; 15] = [
+    pub const ALL: [PlantedFault; 18] = [
         PlantedFault::FlipByte,
         PlantedFault::RepeatSegment,
         PlantedFault::DropSegment,
@@ -61,6 +68,17 @@ impl PlantedFault {
         PlantedFault::ForgetGate,
         PlantedFault::ExactReset,
         PlantedFault::KeepSource,
+        PlantedFault::ForgetBuffer,
+        PlantedFault::ReplaySeal,
+        PlantedFault::Bounce,
+    ];
+
+    /// Those that concern the protocol of moves: the worlds of [`scenario`](super::scenario) detect them.
+    pub const OF_MOVES: [PlantedFault; 4] = [
+        PlantedFault::KeepSource,
+        PlantedFault::ForgetBuffer,
+        PlantedFault::ReplaySeal,
+        PlantedFault::Bounce,
     ];
 
     /// The name on command lines.
@@ -81,6 +99,9 @@ impl PlantedFault {
             PlantedFault::ForgetGate => "forget-gate",
             PlantedFault::ExactReset => "exact-reset",
             PlantedFault::KeepSource => "keep-source",
+            PlantedFault::ForgetBuffer => "forget-buffer",
+            PlantedFault::ReplaySeal => "replay-seal",
+            PlantedFault::Bounce => "bounce",
         }
     }
 
@@ -101,7 +122,15 @@ impl PlantedFault {
             PlantedFault::SkipByte => "of 1 that were sent",
             PlantedFault::ExactReset => "broken, but no fault of this world may break it",
             PlantedFault::KeepSource => "two servers transmit",
+            PlantedFault::ForgetBuffer => "has waited because of a move",
+            PlantedFault::ReplaySeal => "which is not on its way",
+            PlantedFault::Bounce => "bounces",
         }
+    }
+
+    /// Whether the fault strikes in worlds whose moves follow a script.
+    pub(crate) fn strikes_in_scripts(self, moves: When) -> bool {
+        moves == When::Never && PlantedFault::OF_MOVES.contains(&self)
     }
 
     pub(crate) fn strikes_in_moves(self) -> bool {

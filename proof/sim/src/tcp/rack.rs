@@ -5,19 +5,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_handoff::{Agent, Cause, Sorted, Transmit};
+use spillway_handoff::{Agent, Cause, MoveResult, Sorted, Transmit};
 use spillway_tcp::{Counters, Dropping, Settings, Stack, StackEvent};
 use spillway_transport::{Application, Conn, Event, LostReason, Time};
 use spillway_wire::packet::tcp::Flags;
 use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 
-use super::frames::{datagram_in, ends_of, flags_of, is_datagram};
+use super::frames::{datagram_in, ends_of, flags_of, is_datagram, mac_of};
 use super::moves::Moves;
 use super::names::{Handle, Names};
+use super::restart::{DROPS_MAX, Loss};
 use super::transit::Transit;
 use crate::rng::Rng;
-
-const DROPS_MAX: usize = 64;
 
 /// A stack with its clock and its agent.
 #[derive(Debug)]
@@ -27,10 +26,12 @@ pub(super) struct Server {
     ahead: Duration,
     /// `None` if the host has one server only: nothing can move.
     pub(super) agent: Option<Agent>,
-    inbox: VecDeque<(Vec<u8>, bool)>,
+    /// Settings of the agent's present run.
+    pub(super) agent_settings: Option<spillway_handoff::Settings>,
+    pub(super) inbox: VecDeque<(Vec<u8>, bool)>,
     /// Datagrams of other servers.
-    messages: VecDeque<Vec<u8>>,
-    is_paused: bool,
+    pub(super) messages: VecDeque<Vec<u8>>,
+    pub(super) is_paused: bool,
 }
 
 impl Server {
@@ -76,8 +77,14 @@ pub(crate) struct Rack {
     pub(super) latest: Time,
     /// Damaged frames that stacks received in the present turn.
     pub(crate) damaged: u64,
-    /// Connections whose owner or whose move was lost, by design of the protocol.
-    pub(crate) lost: Vec<(Flow, Cause)>,
+    /// Connections that were lost without a violation.
+    pub(crate) lost: Vec<(Flow, Loss)>,
+    /// Counters of stacks of earlier runs.
+    pub(super) retired: Vec<Counters>,
+    /// Moves that have ended at their sources.
+    pub(crate) ended: Vec<(Flow, MoveResult)>,
+    /// Imports at targets.
+    pub(crate) moved: Vec<Flow>,
     /// Imports of connections: the server continues the connection from now on.
     pub(crate) imports: Vec<(Flow, usize)>,
     pub(crate) violations: Vec<String>,
@@ -99,11 +106,13 @@ impl Rack {
                 Duration::from_nanos(if index == 0 { 0 } else { rng.log_uniform(1, 1_000_000_000_000) });
             let mut stack = Stack::new(now + ahead, settings).expect(settings_error);
             stack.watch_drops(DROPS_MAX);
-            let agent = agents.pop_front().map(|settings| Agent::new(now + ahead, settings));
+            let agent_settings = agents.pop_front();
+            let agent = agent_settings.clone().map(|settings| Agent::new(now + ahead, settings));
             Server {
                 stack,
                 ahead,
                 agent,
+                agent_settings,
                 inbox: VecDeque::new(),
                 messages: VecDeque::new(),
                 is_paused: false,
@@ -121,6 +130,9 @@ impl Rack {
             latest: now,
             damaged: 0,
             lost: Vec::new(),
+            retired: Vec::new(),
+            ended: Vec::new(),
+            moved: Vec::new(),
             imports: Vec::new(),
             violations: Vec::new(),
         }
@@ -136,7 +148,8 @@ impl Rack {
     }
 
     pub(crate) fn sum(&self, of: fn(&Counters) -> u64) -> u64 {
-        self.servers.iter().map(|server| of(server.stack.counters())).sum()
+        let present = self.servers.iter().map(|server| server.stack.counters());
+        present.chain(&self.retired).map(of).sum()
     }
 
     /// Flows that were taken back after the switch had lost its entries.
@@ -151,6 +164,11 @@ impl Rack {
     /// The flow of a connection that a server has accepted.
     pub(crate) fn flow_of(&self, name: Conn) -> Option<Flow> {
         self.flow_of.get(&name).copied()
+    }
+
+    /// A server's clock at a time of the host's.
+    pub(crate) fn server_time(&self, server: usize, now: Time) -> Time {
+        self.servers[server].time(now)
     }
 
     /// Drops since the last call, by server.
@@ -262,10 +280,8 @@ impl Rack {
         let server = &mut self.servers[index];
         let ignored = server.stack.counters().frames_ignored;
         let delivery = server.stack.handle_frame(server.time(now), frame);
-        // A stack does not check the sums of frames for addresses that it does not have, for example of a connection
-        // that is on its way to it.
-        let is_ignored = server.stack.counters().frames_ignored > ignored;
-        self.damaged += u64::from(is_damaged && !is_ignored);
+        // A stack that ignores a frame, because the frame is for another address, does not look at its checksum.
+        self.damaged += u64::from(is_damaged && server.stack.counters().frames_ignored == ignored);
         if let Some(delivery) = delivery {
             let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
             match self.names.name(Handle { server: index, conn: delivery.conn }) {
@@ -325,6 +341,10 @@ impl Rack {
                         Transmit::Server { to, payload } => Sent::Server { to, payload },
                     };
                     send(application, index, sent);
+                }
+                // With IPv6 the driver resolves next hops.
+                while let Some(peer) = server.stack.poll_next_hop_request() {
+                    server.stack.set_next_hop(server_now, peer, Some(mac_of(peer)));
                 }
                 slot.resize(server.stack.frame_bytes_max(), 0);
                 let Some(length) = server.stack.poll_transmit(server_now, slot) else { continue };
@@ -425,10 +445,10 @@ impl Rack {
         Some(flow)
     }
 
-    /// A connection is lost by design of the protocol. For the program it has failed.
-    pub(super) fn lose<A: Application>(&mut self, application: &mut A, now: Time, flow: Flow, cause: Cause) {
-        self.lost.push((flow, cause));
-        if cause == Cause::Foreign {
+    /// A connection is lost without a violation. For the program it has failed.
+    pub(super) fn lose<A: Application>(&mut self, application: &mut A, now: Time, flow: Flow, loss: Loss) {
+        self.lost.push((flow, loss));
+        if loss == Loss::Protocol(Cause::Foreign) {
             self.violations
                 .push(format!("{flow:?}: its server has the connection, but the switch names another owner"));
         }

@@ -1,14 +1,14 @@
 //! The rogue host, which has no stack and violates protocols: puppets, floods, noise, and forged segments.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use spillway_transport::Time;
+use spillway_wire::packet::arp;
 use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::packet::tcp::{Flags, Header, Options, Timestamps};
-use spillway_wire::packet::{arp, ipv4};
 
-use super::frames::{Ends, arp_reply, mac_of, segment};
+use super::frames::{Ends, Family, arp_reply, mac_of, segment};
 use super::puppet::Puppet;
 use super::sniffer::{End, sniff};
 use crate::rng::Rng;
@@ -31,7 +31,7 @@ pub(crate) struct RogueSettings {
 
 #[derive(Debug)]
 pub(crate) struct Rogue {
-    ip: Ipv4Addr,
+    ip: IpAddr,
     mac: Mac,
     rng: Rng,
     settings: RogueSettings,
@@ -43,7 +43,7 @@ pub(crate) struct Rogue {
 }
 
 impl Rogue {
-    pub(crate) fn new(ip: Ipv4Addr, targets: Vec<SocketAddr>, settings: RogueSettings, rng: Rng) -> Rogue {
+    pub(crate) fn new(ip: IpAddr, targets: Vec<SocketAddr>, settings: RogueSettings, rng: Rng) -> Rogue {
         let next_at = Some(Time(1));
         let mac = mac_of(ip);
         Rogue {
@@ -69,10 +69,11 @@ impl Rogue {
     pub(crate) fn handle_frame(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
         let Ok((header, packet)) = ethernet::Header::parse(frame) else { return Vec::new() };
         if header.kind == ethernet::KIND_ARP {
-            let request = arp::Packet::parse(packet)
-                .ok()
-                .filter(|packet| packet.operation == arp::Operation::Request && packet.target_ip == self.ip);
-            return request.map(|request| arp_reply(&request, (self.mac, self.ip))).into_iter().collect();
+            let request = arp::Packet::parse(packet).ok().filter(|packet| {
+                packet.operation == arp::Operation::Request && IpAddr::V4(packet.target_ip) == self.ip
+            });
+            let reply = |request: arp::Packet| arp_reply(&request, (self.mac, request.target_ip));
+            return request.map(reply).into_iter().collect();
         }
         let Ok(Some(seen)) = sniff(frame) else { return Vec::new() };
         let puppet = self.puppets.iter_mut().find(|puppet| puppet.source() == seen.target);
@@ -111,7 +112,7 @@ impl Rogue {
         let valid_headers = segment(ends, Header { flags: Flags::ACK, ..Header::default() }, &[]);
         let valid_bytes = match self.rng.below(3) {
             0 => 12,
-            1 => ethernet::HEADER_BYTES + ipv4::HEADER_BYTES,
+            1 => ethernet::HEADER_BYTES + Family::of(self.ip).header_bytes(),
             _ => valid_headers.len(),
         };
         for (byte, valid) in frame.iter_mut().zip(&valid_headers[..valid_bytes]) {
@@ -122,6 +123,7 @@ impl Rogue {
 
     fn flood_syn(&mut self) -> Vec<u8> {
         let absent = Ipv4Addr::from(0x0a00_8000 + self.rng.below(0x4000) as u32); // from 10.0.128.0 up
+        let absent = Family::of(self.ip).address(absent);
         let source = SocketAddr::from((absent, 1 + self.rng.below(65_535) as u16)); // fits: any port
         let ends = Ends { source_mac: self.mac, ..Ends::between(source, self.rng.pick(&self.targets)) };
         let options = Options { mss: Some(1460), ..Options::default() };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::frames::Family;
 use super::moves::Moves;
 use super::planted_fault::PlantedFault;
 use super::world::World;
@@ -14,6 +15,8 @@ use crate::phases::{PhasedWorld, run_both_phases};
 pub struct Report {
     /// Seed that replays the run, with the same number of frames.
     pub seed: u64,
+    /// Whether all hosts have IPv6 addresses.
+    pub is_ipv6: bool,
     /// Frames that stacks sent in both phases.
     pub packets: u64,
     /// Frames lost on their paths, for any reason.
@@ -58,6 +61,14 @@ pub struct Report {
     pub lost_by_restart: u64,
     /// Connections lost by a move whose outcome no entry confirmed.
     pub lost_in_doubt: u64,
+    /// Connections lost with a server that restarted.
+    pub lost_with_server: u64,
+    /// Restarts of servers.
+    pub server_restarts: u64,
+    /// Flows that their owners held without *prepare*.
+    pub holds: u64,
+    /// Answers to *list* that were compared with the switch's table.
+    pub lists: u64,
     /// Maximum number of connections of one host.
     pub connections_max: usize,
     /// Violations; empty if the code under test is right.
@@ -99,6 +110,7 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
     let oracle = world.oracle.borrow();
     Report {
         seed,
+        is_ipv6: world.plan.family == Family::V6,
         packets: world.packets,
         lost: world.paths().map(|path| path.lost).sum(),
         rogue_frames: world.rogue_frames,
@@ -121,6 +133,10 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
         lost_by_silence: lost.by_silence,
         lost_by_restart: lost.by_restart,
         lost_in_doubt: lost.in_doubt,
+        lost_with_server: lost.with_server,
+        server_restarts: world.server_restarts,
+        holds: world.holds,
+        lists: world.lists,
         connections_max: world.connections_max,
         violations: oracle.violations().to_vec(),
         dropped: if oracle.violations().is_empty() { Vec::new() } else { world.last_drops.lines() },

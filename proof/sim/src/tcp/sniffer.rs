@@ -3,10 +3,10 @@
 //! Sequence numbers are relative: a stream's SYN is 0, and its first byte 1. Streams here are far shorter than 2^31.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use spillway_wire::packet::tcp::{self, Flags};
-use spillway_wire::packet::{checksum, ethernet, ipv4};
+use spillway_wire::packet::{checksum, ethernet, ipv4, ipv6};
 
 use super::gates::SharedGates;
 
@@ -22,19 +22,26 @@ pub(crate) struct Sniffed<'a> {
 pub(crate) fn sniff(frame: &[u8]) -> Result<Option<Sniffed<'_>>, String> {
     let malformed = |error| format!("a malformed frame: {error}");
     let (header, packet) = ethernet::Header::parse(frame).map_err(malformed)?;
-    if header.kind != ethernet::KIND_IPV4 {
+    let (ends, protocol, segment, pseudo): ([IpAddr; 2], _, _, _) = match header.kind {
+        ethernet::KIND_IPV4 => {
+            let (ip, _, segment) = ipv4::Header::parse(packet).map_err(malformed)?;
+            let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment.len() as u32); // fits: at most 65,535
+            ([ip.source.into(), ip.target.into()], ip.protocol, segment, pseudo)
+        }
+        ethernet::KIND_IPV6 => {
+            let (ip, _, segment) = ipv6::Header::parse(packet).map_err(malformed)?;
+            let pseudo = checksum::pseudo_v6(ip.source, ip.target, ip.protocol, segment.len() as u32); // fits: at most 65,535
+            ([ip.source.into(), ip.target.into()], ip.protocol, segment, pseudo)
+        }
+        _ => return Ok(None),
+    };
+    if protocol != ipv4::PROTOCOL_TCP {
         return Ok(None);
     }
-    let (ip, _, segment) = ipv4::Header::parse(packet).map_err(malformed)?;
-    if ip.protocol != ipv4::PROTOCOL_TCP {
-        return Ok(None);
-    }
-    let pseudo = checksum::pseudo_v4(ip.source, ip.target, ip.protocol, segment.len() as u32); // fits: at most 65,535
     let (header, _, payload) = tcp::Header::parse(segment, pseudo).map_err(malformed)?;
-    let address = |ip: Ipv4Addr, port| SocketAddr::from((ip, port));
     Ok(Some(Sniffed {
-        source: address(ip.source, header.source),
-        target: address(ip.target, header.target),
+        source: SocketAddr::new(ends[0], header.source),
+        target: SocketAddr::new(ends[1], header.target),
         header,
         payload,
     }))

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use spillway_rules::{Action, Config, FlowView, PortId, Switch, Verdict};
+use spillway_rules::{Action, Config, FlowView, OwnerView, PortId, Switch, Verdict};
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
 
@@ -134,6 +134,20 @@ impl SimulatedSwitch {
         flows.into_iter().find(|view| view.client == flow.client() && view.service == flow.service())
     }
 
+    /// All entries.
+    pub(crate) fn flows(&self) -> Vec<FlowView> {
+        self.rules.flows()
+    }
+
+    /// All owners, in the order of their ids.
+    pub(crate) fn owners(&self, now: Time) -> Vec<OwnerView> {
+        self.rules.owners(now)
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.rules.epoch()
+    }
+
     /// Why the switch has dropped a frame since the last call.
     pub(crate) fn take_drop(&mut self) -> Option<Verdict> {
         self.last_drop.take()
@@ -159,10 +173,10 @@ mod tests {
 
     use super::*;
     use crate::tcp::cabling::Cabling;
-    use crate::tcp::frames::{Ends, segment};
+    use crate::tcp::frames::{Ends, Family, segment};
 
     fn switch() -> SimulatedSwitch {
-        let cabling = Cabling::new(2, 2, false, false);
+        let cabling = Cabling::new(2, 2, false, false, Family::V4);
         SimulatedSwitch::new(Time(1), cabling.config(4, Duration::from_secs(1)))
     }
 

@@ -10,7 +10,7 @@ use spillway_transport::Time;
 
 use super::cabling::{Cable, Cabling};
 use super::fabric::{Fabric, Leg};
-use super::frames::{address_of, datagram};
+use super::frames::{Family, datagram};
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::Moves;
@@ -20,6 +20,8 @@ use super::planted_fault::{FaultyProgram, PlantedFault};
 use super::program::{Addresses, Program};
 use super::rack::{Rack, Sent};
 use super::rogue::Rogue;
+use super::scenario::Script;
+use super::scenario::case::Fault;
 use super::sniffer::Sniffer;
 use super::trace::{Drop, LastDrops, line};
 use super::witness::Witness;
@@ -62,6 +64,10 @@ pub(super) enum WorldEvent {
     PathRestored(Leg),
     ServerContinues(Cable),
     SwitchContinues,
+    /// A fault of the script strikes.
+    Staged(Fault),
+    /// A server that has died begins a new run.
+    ServerReturns(Cable),
     Rogue,
 }
 
@@ -76,6 +82,8 @@ pub(crate) struct World {
     pub(super) fabric: Fabric,
     pub(super) sniffer: Sniffer,
     pub(super) witness: Witness,
+    /// Moves and their faults, one after the other; `None`: both are random.
+    pub(super) script: Option<Script>,
     pub(crate) oracle: SharedOracle,
     slot: Vec<u8>,
     in_calm_phase: bool,
@@ -84,6 +92,12 @@ pub(crate) struct World {
     /// Control messages that servers sent.
     pub(crate) control_messages: u64,
     pub(crate) faults: u64,
+    /// Restarts of servers.
+    pub(crate) server_restarts: u64,
+    /// Messages of `world_control`: *hold* that were sent, answers to *list* that were compared, and all requests.
+    pub(crate) holds: u64,
+    pub(crate) lists: u64,
+    pub(super) raw_requests: u64,
     pub(crate) rogue_frames: u64,
     pub(crate) last_drops: LastDrops,
     /// Receives a line of text for every frame and every drop.
@@ -96,6 +110,19 @@ impl World {
     pub(crate) fn new(seed: u64, planted: Option<PlantedFault>) -> World {
         let mut rng = Rng::new(seed);
         let plan = Plan::draw(&mut rng, planted);
+        World::with_plan((seed, rng), plan, planted)
+    }
+
+    /// A world in which nothing goes wrong but what the script says.
+    pub(crate) fn scripted(seed: u64, script: Script, planted: Option<PlantedFault>) -> World {
+        let mut rng = Rng::new(seed);
+        let plan = Plan::draw(&mut rng, None).for_script(&mut rng);
+        let mut world = World::with_plan((seed, rng), plan, planted);
+        world.script = Some(script);
+        world
+    }
+
+    fn with_plan((seed, mut rng): (u64, Rng), plan: Plan, planted: Option<PlantedFault>) -> World {
         let mut oracle = Oracle::new(!plan.may_break);
         // Whether a connection was lost by design is known later than that it broke.
         oracle.judges_late = plan.switch.servers_per_host > 1;
@@ -107,6 +134,7 @@ impl World {
             now,
             fabric: Fabric::draw(now, &plan, &mut fabric_rng),
             witness: Witness::default(),
+            script: None,
             control_messages: 0,
             agenda: Agenda::default(),
             hosts: Vec::new(),
@@ -118,6 +146,10 @@ impl World {
             hash: seed,
             packets: 0,
             faults: 0,
+            server_restarts: 0,
+            holds: 0,
+            lists: 0,
+            raw_requests: 0,
             rogue_frames: 0,
             last_drops: LastDrops::default(),
             trace: None,
@@ -128,13 +160,15 @@ impl World {
         let planted_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
             let records = (oracle.clone(), gates.clone());
-            let addresses = addresses_of(host, world.plan.hosts, &world.fabric.cabling);
+            let addresses = addresses_of(host, (world.plan.hosts, world.plan.family), &world.fabric.cabling);
             let program = Program::new(addresses, world.plan.behaviour, rng.fork(), records);
-            let planted = planted.filter(|_| host == planted_host);
+            // Scripts have few moves: the fault strikes on every host, at the first move.
+            let is_scripted = planted.is_some_and(|planted| planted.strikes_in_scripts(world.plan.moves));
+            let planted = planted.filter(|_| host == planted_host || is_scripted);
             let program = FaultyProgram::new(program, planted, rng.range(1, FAULT_AFTER_MAX) as u32); // fits: few
             let clock = if world.plan.clocks_differ { Clock::draw(&mut rng) } else { Clock::TRUE };
             let settings = world.plan.stacks(&mut rng, host);
-            let moves_until_fault = rng.range(1, FAULT_AFTER_MAX) as u32; // fits: few
+            let moves_until_fault = if is_scripted { 1 } else { rng.range(1, FAULT_AFTER_MAX) as u32 }; // fits: few
             let planted = (planted, moves_until_fault);
             let moves = Moves::new(world.plan.moves, rng.fork(), planted, world.plan.switch.imports_max);
             let services = world.fabric.cabling.services(host);
@@ -149,7 +183,12 @@ impl World {
         if let Some(settings) = world.plan.rogue {
             let cabling = &world.fabric.cabling;
             let targets = (0..world.plan.hosts).flat_map(|host| cabling.services(host)).collect();
-            world.rogue = Some(Rogue::new(address_of(world.plan.hosts), targets, settings, rng.fork()));
+            world.rogue = Some(Rogue::new(
+                world.plan.family.address_of(world.plan.hosts),
+                targets,
+                settings,
+                rng.fork(),
+            ));
             world.agenda.add(world.now, WorldEvent::Rogue);
         }
         world
@@ -221,10 +260,10 @@ impl World {
         for (server, payload) in controls {
             let cable = Cable { host, server };
             self.control_messages += 1;
-            self.send_up(
-                self.fabric.cabling.port_of(cable),
-                &datagram(self.fabric.cabling.control_ends(cable), &payload[..]),
-            );
+            let frame = datagram(self.fabric.cabling.control_ends(cable), &payload[..]);
+            for delay in self.stage_request(cable, &payload[..]) {
+                self.send_up_after(delay, self.fabric.cabling.port_of(cable), &frame);
+            }
         }
         for (server, to, payload) in transfers {
             self.send_to_server(Cable { host, server }, to, &payload);
@@ -239,6 +278,7 @@ impl World {
             self.oracle.borrow_mut().violation(violation);
         }
         self.connections_max = self.connections_max.max(self.hosts[host].rack.connections());
+        self.observe_outcome();
         self.queue_wake_up(host);
     }
 
@@ -272,6 +312,11 @@ impl World {
             WorldEvent::ServerContinues(cable) => {
                 self.hosts[cable.host].rack.set_paused(cable.server, false);
                 self.turn_after(cable.host, 0);
+            }
+            WorldEvent::Staged(fault) => self.handle_staged(fault),
+            WorldEvent::ServerReturns(cable) => {
+                self.restart_server(cable);
+                self.hosts[cable.host].rack.set_paused(cable.server, false);
             }
             WorldEvent::FromServer { to, payload } => {
                 self.hosts[to.host].rack.arrive_message(to.server, payload, MESSAGES_MAX);
@@ -334,8 +379,8 @@ impl World {
 }
 
 /// The addresses of one of `hosts` hosts, and the listeners of the other hosts.
-fn addresses_of(host: usize, hosts: usize, cabling: &Cabling) -> Addresses {
-    let end = |host| SocketAddr::from((address_of(host), 0));
+fn addresses_of(host: usize, (hosts, family): (usize, Family), cabling: &Cabling) -> Addresses {
+    let end = |host| SocketAddr::new(family.address_of(host), 0);
     let others = (0..hosts).filter(|other| *other != host);
     Addresses {
         own: end(host),
@@ -347,6 +392,10 @@ fn addresses_of(host: usize, hosts: usize, cabling: &Cabling) -> Addresses {
 
 impl PhasedWorld for World {
     fn step(&mut self) -> bool {
+        let now = self.now;
+        if !self.in_calm_phase && self.script.as_ref().is_some_and(|script| script.has_ended(now)) {
+            return false;
+        }
         let before = self.packets;
         for _ in 0..EVENTS_PER_STEP {
             let Some((at, event)) = self.agenda.take() else { return false };
@@ -361,6 +410,7 @@ impl PhasedWorld for World {
 
     fn begin_calm_phase(&mut self) {
         self.in_calm_phase = true;
+        self.script.iter_mut().for_each(Script::end);
         let frames = self.rogue.as_mut().map_or(Vec::new(), Rogue::begin_calm_phase);
         self.send_rogue_frames(&frames);
         self.fabric.switch.end_faults(self.now);

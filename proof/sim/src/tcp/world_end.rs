@@ -8,6 +8,7 @@ use spillway_rules::Verdict;
 use spillway_transport::Conn;
 use spillway_wire::switch::Flow;
 
+use super::restart::Loss;
 use super::world::World;
 use crate::pattern::Token;
 use crate::phases::PhasedWorld;
@@ -18,6 +19,8 @@ pub(crate) struct Lost {
     pub(crate) by_silence: u64,
     pub(crate) by_restart: u64,
     pub(crate) in_doubt: u64,
+    /// With the server that had the connection, which has restarted.
+    pub(crate) with_server: u64,
 }
 
 impl World {
@@ -70,11 +73,12 @@ impl World {
     /// Connections lost by design of the switch's protocol.
     pub(crate) fn lost(&self) -> Lost {
         let mut counts = Lost::default();
-        for (_, cause) in self.hosts.iter().flat_map(|host| &host.rack.lost) {
-            match cause {
-                Cause::Silence => counts.by_silence += 1,
-                Cause::Restart => counts.by_restart += 1,
-                Cause::Doubt | Cause::Foreign => counts.in_doubt += 1,
+        for (_, loss) in self.hosts.iter().flat_map(|host| &host.rack.lost) {
+            match loss {
+                Loss::Protocol(Cause::Silence) => counts.by_silence += 1,
+                Loss::Protocol(Cause::Restart) => counts.by_restart += 1,
+                Loss::Protocol(Cause::Doubt | Cause::Foreign) => counts.in_doubt += 1,
+                Loss::Server => counts.with_server += 1,
             }
         }
         counts

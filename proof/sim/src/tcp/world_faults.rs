@@ -1,4 +1,4 @@
-//! Faults of the world: cuts, pauses, changed paths and clocks, and those of the switch.
+//! Faults of the world: cuts, pauses, restarts of servers, changed paths and clocks, and faults of the switch.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl World {
         let cable = Cable { host, server };
         let port = self.fabric.cabling.port_of(cable);
         let duration = Duration::from_nanos(self.rng.log_uniform(100_000, self.plan.silence_ns_max));
-        let kinds = if self.plan.switch.has_faults { 7 } else { 4 };
+        let kinds = if self.plan.switch.has_faults { 10 } else { 4 };
         match self.rng.below(kinds) {
             0 => self.cut_cable(port, duration),
             1 => self.pause(cable, duration.min(PAUSE_MAX)),
@@ -49,6 +49,16 @@ impl World {
                 self.agenda.add(self.now + pause, WorldEvent::SwitchContinues);
                 pause
             }
+            7 => {
+                self.restart_server(cable);
+                self.list_owners(cable);
+                Duration::ZERO
+            }
+            8 => {
+                self.list_owners(cable);
+                Duration::ZERO
+            }
+            9 => self.hold_directly(cable),
             kind => {
                 let outage = Duration::from_nanos(self.rng.log_uniform(1_000, OUTAGE_NS_MAX));
                 if kind == 5 {
@@ -79,7 +89,7 @@ impl World {
         duration
     }
 
-    fn cut(&mut self, leg: Leg, duration: Duration) {
+    pub(super) fn cut(&mut self, leg: Leg, duration: Duration) {
         if let Some(path) = self.fabric.path(leg)
             && !std::mem::replace(&mut path.is_cut, true)
         {

@@ -1,14 +1,15 @@
 //! Frames on their way between servers and the switch, and the checks of each.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use spillway_rules::Verdict;
+use spillway_rules::{FlowState, Verdict};
 use spillway_wire::packet::tcp::Flags;
 use spillway_wire::switch::{Flow, ServerId};
 
 use super::cabling::Cable;
 use super::fabric::Leg;
-use super::frames::{address_of, ends_of, with_source};
+use super::frames::{ends_of, with_source};
 use super::path::Arrival;
 use super::sniffer::sniff;
 use super::switch::Departure;
@@ -22,8 +23,10 @@ impl World {
         let cabling = &self.fabric.cabling;
         let Some(target) = cabling.cable_of(to) else { return };
         let leg = Leg::Between(cabling.port_of(from), cabling.port_of(target));
-        for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, payload) {
-            self.agenda.add(at, WorldEvent::FromServer { to: target, payload: frame });
+        for delay in self.stage_transfer(from, target, payload) {
+            for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, payload) {
+                self.agenda.add(at + delay, WorldEvent::FromServer { to: target, payload: frame });
+            }
         }
     }
 
@@ -62,20 +65,31 @@ impl World {
         if self.plan.switch.servers_per_host == 1 || seen.header.flags.contains(Flags::RST) {
             return Ok(());
         }
-        if seen.header.flags.contains(Flags::SYN) {
+        let is_new = seen.header.flags.contains(Flags::SYN);
+        let entry = if server == original && !is_new { None } else { self.fabric.switch.flow(&flow) };
+        if is_new {
+            // The switch drops the answer to a late copy of a SYN whose connection has moved.
+            if entry.is_some_and(|entry| entry.state == FlowState::Owned && entry.owner.server != server) {
+                return Ok(());
+            }
             self.witness.record_import(flow, server);
         }
-        let entry = if server == original { None } else { self.fabric.switch.flow(&flow) };
         self.witness.check_sent(&flow, server, original, entry.as_ref())
     }
 
     fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
-        let known = |end: SocketAddr| (0..self.plan.hosts).any(|host| address_of(host) == end.ip());
+        let known =
+            |end: SocketAddr| (0..self.plan.hosts).any(|host| self.plan.family.address_of(host) == end.ip());
         self.rogue.is_some() && ends_of(frame).is_some_and(|(_, target)| !known(target))
     }
 
     /// Sends a frame to the switch.
     pub(super) fn send_up(&mut self, port: usize, frame: &[u8]) {
+        self.send_up_after(Duration::ZERO, port, frame);
+    }
+
+    /// Sends a frame to the switch, where it arrives later by a delay.
+    pub(super) fn send_up_after(&mut self, delay: Duration, port: usize, frame: &[u8]) {
         let digest = frame.chunks(8).fold(frame.len() as u64, |hash, chunk| {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
@@ -85,7 +99,7 @@ impl World {
         let arrivals = self.fabric.send(self.now, Leg::Up(port), frame);
         self.trace_frame(format_args!("port {port} to switch"), frame, &arrivals);
         for Arrival { at, frame, .. } in arrivals {
-            self.agenda.add(at, WorldEvent::AtSwitch { port, frame });
+            self.agenda.add(at + delay, WorldEvent::AtSwitch { port, frame });
         }
     }
 
@@ -95,11 +109,22 @@ impl World {
             if let Err(why) = self.check_passed(&departure) {
                 self.oracle.borrow_mut().violation(why);
             }
+            if let Err(why) = self.check_list(&departure) {
+                self.oracle.borrow_mut().violation(why);
+            }
+            let delays = self.stage_departure(&departure);
             let Departure { port, verdict, frame, .. } = departure;
-            let arrivals = self.fabric.send(self.now, Leg::Down(port), &frame);
-            self.trace_frame(format_args!("switch to port {port} ({})", verdict.name()), &frame, &arrivals);
-            for Arrival { at, frame, is_corrupt } in arrivals {
-                self.agenda.add(at, WorldEvent::Arrive { port, frame, is_damaged: is_corrupt });
+            for delay in delays {
+                let arrivals = self.fabric.send(self.now, Leg::Down(port), &frame);
+                self.trace_frame(
+                    format_args!("switch to port {port} ({})", verdict.name()),
+                    &frame,
+                    &arrivals,
+                );
+                for Arrival { at, frame, is_corrupt } in arrivals {
+                    let arrive = WorldEvent::Arrive { port, frame, is_damaged: is_corrupt };
+                    self.agenda.add(at + delay, arrive);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 mod batching;
 mod move_policy;
+mod moves;
 mod policy;
 mod relay;
 mod session;
@@ -40,6 +41,9 @@ enum Simulation {
     /// The user-level TCP stack on a network that loses, delays, reorders, repeats and damages frames; every byte and
     /// every frame is checked
     Tcp(tcp::Args),
+    /// Moves of TCP connections between servers, step by step: each message lost, late, repeated, replayed or reordered, each
+    /// participant dead, each direction cut; every byte and every owner is checked
+    Moves(moves::Args),
 }
 
 /// Options of the simulations with faults.
@@ -67,6 +71,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Simulation::Policy(policy) => policy::run(&policy),
         Simulation::MovePolicy(move_policy) => move_policy::run(&move_policy),
         Simulation::Tcp(tcp) => tcp::run(&tcp),
+        Simulation::Moves(moves) => moves::run(&moves),
     };
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
@@ -149,4 +154,19 @@ fn fault_by_name<T: Copy, const N: usize>(
 ) -> Result<T, String> {
     let found = all.into_iter().find(|one| name_of(*one) == name);
     found.ok_or_else(|| format!("give one of {}", all.map(name_of).join(", ")))
+}
+
+/// Writes to a file, or to standard output for `-`. Returns 1 if writing failed, otherwise 0.
+fn write(file: &str, text: &str) -> u64 {
+    if file == "-" {
+        println!("{text}");
+        return 0;
+    }
+    match std::fs::write(file, format!("{text}\n")) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("spillway-lab sim: {file} cannot be written: {error}");
+            1
+        }
+    }
 }

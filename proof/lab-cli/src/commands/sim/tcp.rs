@@ -4,7 +4,7 @@ use serde_json::json;
 use spillway_sim::tcp::planted_fault::PlantedFault;
 use spillway_sim::tcp::{Report, run as run_world, run_with_trace, scene};
 
-use super::{Progress, fault_by_name};
+use super::{Progress, fault_by_name, write};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -176,6 +176,8 @@ fn run_swarm(args: &Args) -> u64 {
         "lost_by_silence": sum.lost_by_silence,
         "lost_by_restart": sum.lost_by_restart,
         "lost_in_doubt": sum.lost_in_doubt,
+        "lost_with_server": sum.lost_with_server,
+        "server_restarts": sum.server_restarts,
         "connections_max": sum.connections_max,
         "violations": violations,
     });
@@ -204,20 +206,7 @@ fn add(sum: &mut Report, report: &Report) {
     sum.lost_by_silence += report.lost_by_silence;
     sum.lost_by_restart += report.lost_by_restart;
     sum.lost_in_doubt += report.lost_in_doubt;
+    sum.lost_with_server += report.lost_with_server;
+    sum.server_restarts += report.server_restarts;
     sum.connections_max = sum.connections_max.max(report.connections_max);
-}
-
-/// Writes to a file, or to standard output for `-`. Returns 1 if writing failed, otherwise 0.
-fn write(file: &str, text: &str) -> u64 {
-    if file == "-" {
-        println!("{text}");
-        return 0;
-    }
-    match std::fs::write(file, format!("{text}\n")) {
-        Ok(()) => 0,
-        Err(error) => {
-            eprintln!("spillway-lab sim: {file} cannot be written: {error}");
-            1
-        }
-    }
 }
