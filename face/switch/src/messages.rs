@@ -2,18 +2,15 @@
 //! of changing the table of flows itself: so each change of an entry names the generation that it replaces.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::time::{ClockId, clock_gettime};
 use spillway_auth::{SwitchKey, SwitchRejection};
-use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::{checksum, ipv4, ipv6, udp};
 use spillway_wire::switch::{Answer, Body, MESSAGE_BYTES, Message, Request, ServerId};
 
-/// Ethernet source and destination of the daemon's frames. The program does not check them.
-const MAC: Mac = Mac([2, 0, 0, 0, 0, 0]);
+use crate::datagram;
 
 /// Makes the daemon's requests and reads their answers.
 #[derive(Debug)]
@@ -74,7 +71,8 @@ impl Messages {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let message =
             Message { sender: ServerId::DAEMON, sequence, epoch: self.epoch, body: Body::Request(request) };
-        (sequence, frame(control, &self.key.emit(&message)))
+        // From the control endpoint to itself.
+        (sequence, datagram::frame(control.ip(), control.port(), control, &self.key.emit(&message)))
     }
 
     /// Reads the answer to the request with this sequence number from the frame that the program has returned.
@@ -107,42 +105,11 @@ fn first_sequence() -> u64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
 }
 
-/// A frame with a datagram from the control endpoint to itself.
-fn frame(control: SocketAddr, payload: &[u8; MESSAGE_BYTES]) -> Vec<u8> {
-    const DATAGRAM_BYTES: u16 = (udp::HEADER_BYTES + MESSAGE_BYTES) as u16;
-    let ip_bytes = if control.is_ipv4() { ipv4::HEADER_BYTES } else { ipv6::HEADER_BYTES };
-    let mut frame = vec![0; ethernet::HEADER_BYTES + ip_bytes + usize::from(DATAGRAM_BYTES)];
-    let start = frame.len() - MESSAGE_BYTES;
-    frame[start..].copy_from_slice(payload);
-    let (head, rest) = frame.split_at_mut(ethernet::HEADER_BYTES);
-    let (packet, datagram) = rest.split_at_mut(ip_bytes);
-    let (pseudo, kind) = match control.ip() {
-        IpAddr::V4(ip) => {
-            let header = ipv4::Header::new(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES);
-            header.emit(packet.try_into().expect("the packet's head has the length of a header"));
-            let pseudo = checksum::pseudo_v4(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES.into());
-            (pseudo, ethernet::KIND_IPV4)
-        }
-        IpAddr::V6(ip) => {
-            let header = ipv6::Header::new(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES);
-            header.emit(packet.try_into().expect("the packet's head has the length of a header"));
-            let pseudo = checksum::pseudo_v6(ip, ip, ipv4::PROTOCOL_UDP, DATAGRAM_BYTES.into());
-            (pseudo, ethernet::KIND_IPV6)
-        }
-    };
-    let header = udp::Header {
-        source: control.port(),
-        target: control.port(),
-        payload_bytes: DATAGRAM_BYTES - udp::HEADER_BYTES as u16,
-    };
-    header.emit(datagram, pseudo);
-    let header = ethernet::Header { target: MAC, source: MAC, kind };
-    header.emit(head.try_into().expect("the frame's head has the length of a header"));
-    frame
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use spillway_wire::packet::{ethernet, ipv4, ipv6, udp};
     use spillway_wire::switch::{Endpoint, Flow, FlowState, Kind, Status, Subject};
 
     use super::*;

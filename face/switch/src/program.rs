@@ -8,7 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::time::{ClockId, clock_gettime};
 use spillway_auth::SwitchKey;
 use spillway_bpf::Mode;
-use spillway_bpf::switch::{FlowEntry, OwnerEntry, Pinned, PortError, Switch, SwitchError};
+use spillway_bpf::switch::{
+    FlowEntry, OwnerEntry, Pinned, PortError, PortState as State, Switch, SwitchError,
+};
 use spillway_rules::{Config, PortId, VerdictCounters};
 use spillway_transport::Time;
 use spillway_xdp::Interface;
@@ -129,8 +131,10 @@ impl Program {
     pub(crate) fn known(&self, before: &SwitchConfig, after: &SwitchConfig) -> Result<KnownNumbers, String> {
         let ports = self.read().ports().map_err(|error| error.to_string())?;
         let attached = ports.into_iter().filter_map(|(port, state)| match state {
-            spillway_bpf::switch::PortState::Attached { interface, .. } => Some((interface, port.number())),
-            spillway_bpf::switch::PortState::Detached => None,
+            State::Attached { interface, .. } | State::WithoutEgress { interface } => {
+                Some((interface, port.number()))
+            }
+            State::Detached => None,
         });
         let mut named = BTreeSet::new();
         self.visit_flows(&mut |entry| named.extend(entry.servers()))?;
@@ -177,16 +181,19 @@ impl Program {
             self.read().ports().map_err(|error| error.to_string())?.into_iter().collect();
         let refusals = self.refusals();
         let state = |port: &Port| {
-            use spillway_bpf::switch::PortState as State;
             let state = PortId::new(port.number).and_then(|number| attached.get(&number));
-            let refusal = || {
-                let unknown = "the interface was removed, or another program has detached the switch";
-                refusals.get(&port.number).cloned().unwrap_or_else(|| unknown.to_owned())
-            };
+            let refusal =
+                |unknown: &str| refusals.get(&port.number).cloned().unwrap_or_else(|| unknown.to_owned());
             let (mode, problem) = match state {
                 Some(State::Attached { mode: Mode::Native, .. }) => ("native", None),
                 Some(State::Attached { mode: Mode::Generic, .. }) => ("generic", None),
-                Some(State::Detached) | None => ("", Some(refusal())),
+                Some(State::WithoutEgress { .. }) => {
+                    ("", Some(refusal("somebody has removed the filter at the interface's egress")))
+                }
+                Some(State::Detached) | None => (
+                    "",
+                    Some(refusal("the interface was removed, or another program has detached the switch")),
+                ),
             };
             PortState { number: port.number, interface: port.interface.clone(), mode, problem }
         };

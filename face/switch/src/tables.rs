@@ -4,7 +4,7 @@ use spillway_bpf::switch::{FlowEntry, OwnerEntry, Site};
 use spillway_rules::VerdictCounters;
 use spillway_rules::times::Activity;
 use spillway_transport::Time;
-use spillway_wire::switch::FlowState;
+use spillway_wire::switch::{FlowState, ServerId};
 
 /// The tables of a switch. [`Program`](crate::program::Program) has those in the kernel; tests have tables in memory.
 pub(crate) trait Tables: Send + Sync + 'static {
@@ -18,6 +18,12 @@ pub(crate) trait Tables: Send + Sync + 'static {
 
     /// The servers that have said *hello*.
     fn owners(&self) -> Result<Vec<OwnerEntry>, String>;
+
+    /// The UDP port at which a server receives control messages: that of its last *hello*.
+    fn control_port(&self, server: ServerId) -> Result<Option<u16>, String> {
+        let owners = self.owners()?;
+        Ok(owners.iter().find(|owner| owner.server == server).map(|owner| owner.control_port))
+    }
 
     /// Number of packets by verdict.
     fn counters(&self) -> Result<VerdictCounters, String>;
@@ -70,13 +76,17 @@ pub(crate) mod memory {
     use spillway_bpf::switch::Site;
     use spillway_wire::packet::ethernet::Mac;
     use spillway_wire::switch::{
-        Answer, Body, Endpoint, Flow, MESSAGE_BYTES, Message, Request, ServerId, Status, Subject,
+        Answer, Body, Endpoint, Flow, MESSAGE_BYTES, Message, Request, Status, Subject,
     };
 
     use super::*;
+    use crate::datagram;
 
     /// The present time of tables in memory.
     pub(crate) const NOW: Time = Time(1_000_000_000_000);
+
+    /// Where a frame of the daemon has the source address of IPv4; the source port follows 8 bytes later.
+    const SOURCE_IPV4: usize = 26;
 
     /// A time before [`NOW`].
     pub(crate) fn before_now(time: Duration) -> Time {
@@ -119,6 +129,12 @@ pub(crate) mod memory {
         pub(crate) fn silence(&self, server: u8) {
             let mut owners = self.owners.lock().unwrap();
             owners.iter_mut().filter(|one| one.server.0 == server).for_each(|one| one.is_silent = true);
+        }
+
+        /// Changes the port at which a server receives control messages.
+        pub(crate) fn set_control_port(&self, server: u8, port: u16) {
+            let mut owners = self.owners.lock().unwrap();
+            owners.iter_mut().filter(|one| one.server.0 == server).for_each(|one| one.control_port = port);
         }
 
         /// Adds the flow of a client, owned by a server, with the last packet a second ago.
@@ -218,7 +234,10 @@ pub(crate) mod memory {
                 weight: 0,
             };
             let answer = Message { body: Body::Answer(answer), ..message };
-            Ok(Some([head, &self.key.emit(&answer)].concat()))
+            let (control, _) = datagram::read(frame).expect("the daemon's frames have datagrams");
+            let [a, b, c, d, .., high, low] = head[SOURCE_IPV4..SOURCE_IPV4 + 10] else { unreachable!() };
+            let source = SocketAddr::from(([a, b, c, d], u16::from_be_bytes([high, low])));
+            Ok(Some(datagram::frame(control.ip(), control.port(), source, &self.key.emit(&answer))))
         }
 
         fn visit_flows(&self, visit: &mut dyn FnMut(&FlowEntry)) -> Result<(), String> {

@@ -21,13 +21,17 @@ pub enum Forwarding {
     /// [`LabSwitch::spawn`] starts. Without one of them no frame is forwarded. There is no bridge. As with `Xdp`, hosts
     /// compute checksums themselves, and cables cannot drop packets. Hosts have IPv6 addresses, too.
     Switch,
+    /// The kernel's bridge between hosts that may run XDP programs on their own interfaces, such as the switch in host mode:
+    /// one Ethernet segment. As with `Xdp`, hosts compute checksums themselves, and cables cannot drop packets. Hosts have
+    /// IPv6 addresses, too.
+    Segment,
 }
 
 impl Forwarding {
     /// The name of the group with the CPU time of bridge or switches.
     pub(crate) fn group(self) -> &'static str {
         match self {
-            Forwarding::Bridge | Forwarding::Xdp => BRIDGE,
+            Forwarding::Bridge | Forwarding::Xdp | Forwarding::Segment => BRIDGE,
             Forwarding::Switch => SWITCH,
         }
     }
@@ -36,11 +40,16 @@ impl Forwarding {
     pub(crate) fn ipv6(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Forwarding::Bridge | Forwarding::Xdp => &ipv6::OFF,
-            Forwarding::Switch => &ipv6::QUIET,
+            Forwarding::Switch | Forwarding::Segment => &ipv6::QUIET,
         }
     }
 
-    /// Whether XDP programs forward the packets of hosts.
+    /// Whether hosts have IPv6 addresses.
+    pub(crate) fn has_ipv6(self) -> bool {
+        matches!(self, Forwarding::Switch | Forwarding::Segment)
+    }
+
+    /// Whether XDP programs see the packets of hosts.
     pub(crate) fn is_xdp(self) -> bool {
         self != Forwarding::Bridge
     }

@@ -76,7 +76,7 @@ pub(crate) struct HostParts {
     /// The bridge's namespace, and the name of the cable's end there.
     pub bridge_end: (String, String),
     pub address: Ipv4Addr,
-    /// The host has the address only with [`Forwarding::Switch`].
+    /// The host has the address only with [`Forwarding::Switch`] and [`Forwarding::Segment`].
     pub ipv6: Ipv6Addr,
     pub core: Option<usize>,
     pub receive_first: bool,
@@ -106,9 +106,10 @@ impl Host {
         self.0.address.into()
     }
 
-    /// The host's IPv6 address on the lab's network; only with [`Forwarding::Switch`].
+    /// The host's IPv6 address on the lab's network; only with [`Forwarding::Switch`] and
+    /// [`Forwarding::Segment`].
     pub fn ipv6_address(&self) -> Option<IpAddr> {
-        (self.0.forwarding == Forwarding::Switch).then_some(self.0.ipv6.into())
+        self.0.forwarding.has_ipv6().then_some(self.0.ipv6.into())
     }
 
     /// The Ethernet address of the host's interface.
@@ -247,8 +248,7 @@ impl Host {
     pub fn drop_packets(&self, share: f64) -> Result<Loss, LabError> {
         if self.0.forwarding.is_xdp() {
             return Err(LabError::BadOption(
-                "the cable's XDP program forwards packets and cannot drop some: make the lab with Forwarding::Bridge"
-                    .into(),
+                "the cable's XDP program cannot drop packets: make the lab with Forwarding::Bridge".into(),
             ));
         }
         let (bridge, bridge_interface) = &self.0.bridge_end;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::LabError;
 use crate::forwarding::BRIDGE;
 use crate::hub::Hub;
+use crate::segment::Segment;
 use crate::switch::{LabSwitch, Row};
 
 /// What joins the hosts of one lab.
@@ -12,6 +13,7 @@ use crate::switch::{LabSwitch, Row};
 pub(crate) enum Joint {
     Bridge,
     Hub(Hub),
+    Segment(Segment),
     Switches(Vec<LabSwitch>),
 }
 
@@ -25,14 +27,14 @@ impl Joint {
     pub fn switches(&self) -> &[LabSwitch] {
         match self {
             Joint::Switches(switches) => switches,
-            Joint::Bridge | Joint::Hub(_) => &[],
+            Joint::Bridge | Joint::Hub(_) | Joint::Segment(_) => &[],
         }
     }
 
     /// Whether a namespace of bridge or switches has this name, which a host cannot have.
     pub fn has_place(&self, name: &str) -> bool {
         match self {
-            Joint::Bridge | Joint::Hub(_) => name == BRIDGE,
+            Joint::Bridge | Joint::Hub(_) | Joint::Segment(_) => name == BRIDGE,
             Joint::Switches(switches) => switches.iter().any(|switch| switch.name() == name),
         }
     }
@@ -43,7 +45,7 @@ impl Joint {
     /// The lab has no switch with this index.
     pub fn switch(&self, index: usize) -> Result<Option<&LabSwitch>, LabError> {
         match self {
-            Joint::Bridge | Joint::Hub(_) if index == 0 => Ok(None),
+            Joint::Bridge | Joint::Hub(_) | Joint::Segment(_) if index == 0 => Ok(None),
             _ => self.switches().get(index).map(Some).ok_or_else(|| {
                 LabError::BadOption(format!(
                     "this lab has no switch with index {index}: set LabOptions::forwarding and more_switches"

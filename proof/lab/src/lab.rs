@@ -11,6 +11,7 @@ use crate::hub::Hub;
 use crate::joint::Joint;
 use crate::names::{self, HOSTS_MAX};
 use crate::run::Run;
+use crate::segment::Segment;
 use crate::switch::{LabSwitch, Row, RowOptions};
 use crate::tools::Tools;
 use crate::{HostCpu, LabError, addresses, namespace, napi};
@@ -128,8 +129,10 @@ impl Lab {
             None => FarEnd::of_bridge(&parts.bridge_end.1),
         };
         self.make_namespace_and_cable(parts, &far_end, &options)?;
-        if let Joint::Hub(hub) = &self.joint {
-            hub.join(parts)?;
+        match &self.joint {
+            Joint::Hub(hub) => hub.join(parts)?,
+            Joint::Segment(segment) => segment.join(parts)?,
+            Joint::Bridge | Joint::Switches(_) => {}
         }
         if let (Some(switch), Some(port)) = (switch, &port) {
             switch.join(port, parts)?;
@@ -151,7 +154,7 @@ impl Lab {
         }
         if self.options.forwarding.is_xdp() && options.tx_checksums {
             return Err(LabError::BadOption(format!(
-                "host {name:?}: packets that XDP forwards need checksums: turn tx_checksums off"
+                "host {name:?}: packets that XDP programs see need checksums: turn tx_checksums off"
             )));
         }
         Ok(())
@@ -217,9 +220,9 @@ impl Lab {
             self.tools.ethtool(namespace, &["-K", interface, "tx", checksums, "tso", "off", "gro", "on"])?;
         }
         let up = format!("link set lo up\naddr add {address}/24 dev {interface}\nlink set {interface} up\n");
-        let ipv6 = match host.forwarding {
-            Forwarding::Switch => format!("addr add {}/64 dev {interface} nodad\n", host.ipv6),
-            Forwarding::Bridge | Forwarding::Xdp => String::new(),
+        let ipv6 = match host.forwarding.has_ipv6() {
+            true => format!("addr add {}/64 dev {interface} nodad\n", host.ipv6),
+            false => String::new(),
         };
         self.tools.ip(Some(namespace), &(up + &ipv6))?;
         self.tools.ip(Some(bridge), &format!("link set {bridge_interface} up\n{}", far_end.after_up))?;
@@ -254,6 +257,10 @@ fn make_joint(
         Forwarding::Xdp => {
             make_bridge(run, tools)?;
             Joint::Hub(Hub::load()?)
+        }
+        Forwarding::Segment => {
+            make_bridge(run, tools)?;
+            Joint::Segment(Segment::load()?)
         }
         Forwarding::Switch => {
             let options = RowOptions {

@@ -44,6 +44,7 @@ mod place;
 mod process;
 mod realtime;
 mod run;
+mod segment;
 mod spawner;
 mod stall_detector;
 mod switch;

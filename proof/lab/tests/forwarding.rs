@@ -2,6 +2,7 @@
 
 mod support;
 
+use spillway_bpf::Pass;
 use spillway_lab::{Forwarding, HostOptions, Lab, LabError, LabOptions};
 use support::{command, exchange, exchange_datagram, host};
 
@@ -28,6 +29,24 @@ fn all_traffic_between_hosts_passes_unchanged() {
     }
     assert_eq!(left.interface_threads().len(), 1);
     assert_eq!(left.ipv6_address(), None);
+    lab.close().unwrap();
+}
+
+#[test]
+fn hosts_of_a_segment_have_both_families_and_may_attach_programs() {
+    let options = LabOptions { forwarding: Forwarding::Segment, ..LabOptions::default() };
+    let Some(lab) = support::lab("segment", options) else { return };
+    let [left, right] = ["left", "right"].map(|name| host(&lab, name));
+    let pass = Pass::load().unwrap();
+    let attached = left.run_inside(|| pass.attach(left.interface()).unwrap()).unwrap();
+    left.pin_and_account_interface().unwrap();
+    for address in [right.address(), right.ipv6_address().unwrap()] {
+        exchange(&left, &right, address);
+    }
+    drop(attached);
+    exchange(&right, &left, left.address());
+    let error = right.drop_packets(0.1).map(drop).unwrap_err();
+    assert!(matches!(&error, LabError::BadOption(what) if what.contains("Forwarding::Bridge")), "{error}");
     lab.close().unwrap();
 }
 

@@ -6,6 +6,9 @@
 //! 3. The tables are written.
 //! 4. The new ports are opened.
 //! 5. The program is detached from the interfaces of closed ports.
+//! 6. In host mode: the filters at the egress of interfaces without a port are removed.
+//!
+//! In host mode the frames of a closed port pass to the kernel, and a new interface gets its filter in step 1.
 //!
 //! A failure before the tables are written leaves ports and tables as they were.
 
@@ -93,6 +96,8 @@ fn prepare(
     for (port, index) in ports.linked()? {
         if wanted.get(&port) == Some(&index) {
             change.kept.insert(port);
+            // Of an earlier version of the program, or removed by somebody.
+            failures.extend(ports.repair_filter(port).err().map(|error| (port, error)));
         } else if wanted.contains_key(&port) || wanted.values().any(|one| *one == index) {
             ports.forget(port)?;
             ports.unlink(port)?;
@@ -114,13 +119,15 @@ fn prepare(
 fn revert(ports: &mut Ports, program: &ProgramMut<'_>, change: Change) -> Result<(), PortError> {
     change.new.into_iter().try_for_each(|port| ports.unlink(port))?;
     change.removed.into_iter().try_for_each(|(port, index)| ports.link_again(program, port, index))?;
-    Ok(ports.open_only(|_| true)?)
+    ports.open_only(|_| true)?;
+    ports.remove_stray_filters()
 }
 
 /// Opens the ports of the change, and removes the links of others.
 fn finish(ports: &mut Ports, change: &Change) -> Result<(), PortError> {
     ports.open_only(|port| !change.unwanted.contains(&port))?;
-    change.unwanted.iter().try_for_each(|port| ports.unlink(*port))
+    change.unwanted.iter().try_for_each(|port| ports.unlink(*port))?;
+    ports.remove_stray_filters()
 }
 
 impl From<ConfigureError> for SwitchError {

@@ -4,6 +4,7 @@
 
 mod attachment;
 mod change;
+mod egress;
 mod entries;
 mod layout;
 mod pinned;
@@ -144,14 +145,7 @@ impl Switch {
     pub fn load_for_tests(config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let mut object = open(config)?;
-        let mut maps = object.maps_mut();
-        let mut constants = maps
-            .find(|map| map.name().to_string_lossy().ends_with(".rodata.test"))
-            .unwrap_or_else(|| unreachable!("c/switch/settings.h defines a constant in this section"));
-        if let Some(is_test) = constants.initial_value_mut().and_then(|bytes| bytes.first_mut()) {
-            *is_test = 1;
-        }
-        drop(maps);
+        set_constant(&mut object, ".rodata.test");
         let switch = Switch::of(object, config, epoch, None)?;
         switch.start(config)?;
         switch.ports.open_for_tests(config)?;
@@ -193,7 +187,7 @@ impl Switch {
         Ok(Switch {
             tables: Tables::of(&object)?,
             entries: Entries::of(&object)?,
-            ports: Ports::of(&object, pins)?,
+            ports: Ports::of(&object, None, pins)?,
             verdicts: Map::of(&object, "verdicts")?,
             object,
             epoch,
@@ -334,6 +328,17 @@ fn check(config: &Config, epoch: u64) -> Result<(), ConfigError> {
         return Err(ConfigError::Epoch);
     }
     config.check()
+}
+
+/// Sets the constant in a section of `c/switch/settings.h` to true.
+fn set_constant(object: &mut OpenObject, section: &str) {
+    let mut constants = object
+        .maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(section))
+        .unwrap_or_else(|| unreachable!("c/switch/settings.h defines a constant in this section"));
+    if let Some(constant) = constants.initial_value_mut().and_then(|bytes| bytes.first_mut()) {
+        *constant = 1;
+    }
 }
 
 /// Opens the object, with the configured size of the table of flows.

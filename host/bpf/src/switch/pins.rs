@@ -9,6 +9,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 use spillway_rules::PortId;
 
 use super::attachment::{Attachment, attachment};
+use super::egress;
 use super::layout::{LAYOUT_VERSION, ONLY, Settings};
 use super::open_ports;
 use crate::BpfError;
@@ -143,6 +144,11 @@ impl Pins {
         Pins(directory.to_owned())
     }
 
+    /// The directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.0
+    }
+
     /// A pinned map; `None` if it does not exist.
     pub(super) fn open_map(&self, name: &str) -> Result<Option<MapHandle>, BpfError> {
         let path = self.map(name);
@@ -230,7 +236,9 @@ impl Pins {
 
     /// Detaches the program from all interfaces, and removes all pins. The kernel ends maps that no process uses.
     fn clear(&self) -> Result<(), PinError> {
-        for (_, link) in self.open_links()? {
+        let links = self.open_links()?;
+        self.remove_filters(&links)?;
+        for (_, link) in links {
             // The kernel ends an unpinned link some time later: without this, frames could pass after the return.
             // Fails only if the interface was removed, and the program with it.
             let _ = link.detach();
@@ -245,6 +253,24 @@ impl Pins {
             fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Detaches the programs at the egress of interfaces, in host mode.
+    ///
+    /// # Errors
+    /// The interfaces are in another network namespace, or the system has failed.
+    fn remove_filters(&self, links: &[(PortId, Link)]) -> Result<(), PinError> {
+        if !egress::has_pins(&self.0) {
+            return Ok(());
+        }
+        for (port, link) in links {
+            match attachment(link)? {
+                Attachment::Here(index) => egress::detach(index)?,
+                Attachment::Elsewhere => return Err(self.elsewhere(*port)),
+                Attachment::Nowhere => {}
+            }
+        }
+        Ok(egress::detach_pinned(&self.0)?)
     }
 
     /// Removes all pins and the directory.

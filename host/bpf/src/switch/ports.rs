@@ -1,6 +1,6 @@
 //! The interfaces of the switch's ports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -9,6 +9,7 @@ use spillway_rules::PortId;
 use spillway_rules::config::Config;
 
 use super::attachment::{Attachment, attachment, info, link_index};
+use super::egress::Egress;
 use super::pins::{PinError, Pins};
 use super::{LOOPBACK, open_ports, run};
 use crate::BpfError;
@@ -82,6 +83,12 @@ pub enum PortState {
         /// Where the program runs.
         mode: Mode,
     },
+    /// The XDP program is attached, and the tc program at the egress is not: somebody has removed the filter. Only in host
+    /// mode.
+    WithoutEgress {
+        /// The index of the interface.
+        interface: u32,
+    },
     /// The interface was removed, or another process has detached the program.
     Detached,
 }
@@ -95,13 +102,16 @@ pub(super) struct Ports {
     interfaces: Map,
     egress: Map,
     links: BTreeMap<PortId, Link>,
+    /// The program at the egress of the interfaces, in host mode.
+    filter: Option<Egress>,
     pins: Option<Pins>,
 }
 
 impl Ports {
-    pub(super) fn of(object: &Object, pins: Option<Pins>) -> Result<Ports, BpfError> {
+    /// `filter`: the program at the egress of the interfaces, in host mode.
+    pub(super) fn of(object: &Object, filter: Option<Egress>, pins: Option<Pins>) -> Result<Ports, BpfError> {
         let (interfaces, egress) = (Map::of(object, "interfaces")?, Map::of(object, "egress")?);
-        Ok(Ports { interfaces, egress, links: BTreeMap::new(), pins })
+        Ok(Ports { interfaces, egress, links: BTreeMap::new(), filter, pins })
     }
 
     /// Makes frames of this interface index arrive at the daemon's port.
@@ -167,8 +177,44 @@ impl Ports {
         Ok(link_index(&info(link)?))
     }
 
-    /// Attaches the program to an interface without a program. The port stays closed.
+    /// Attaches the program to an interface without a program; in host mode also the filter at its egress. The port stays
+    /// closed.
     pub(super) fn link(
+        &mut self,
+        program: &ProgramMut<'_>,
+        port: PortId,
+        interface: &str,
+    ) -> Result<(), PortError> {
+        self.link_ingress(program, port, interface)?;
+        self.repair_filter(port).inspect_err(|_| {
+            // Fails only if the pin cannot be removed; the next attempt reports that.
+            let _ = self.unlink(port);
+        })
+    }
+
+    /// Attaches the filter to the egress of a port's interface, in host mode. Does nothing if it is attached.
+    pub(super) fn repair_filter(&self, port: PortId) -> Result<(), PortError> {
+        match (&self.filter, self.index(port)?) {
+            (Some(filter), Some(index)) => Ok(filter.attach(index)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes the filters from the egress of all interfaces without a link, also those of earlier processes. Called last:
+    /// while a link is being replaced, the filter still drops what this host may not send in connections that moved away, and
+    /// gives replies the service's address.
+    pub(super) fn remove_stray_filters(&self) -> Result<(), PortError> {
+        let Some(filter) = &self.filter else { return Ok(()) };
+        let mut linked = BTreeSet::new();
+        for port in self.links.keys() {
+            linked.extend(self.index(*port)?);
+        }
+        let pins = self.pins.as_ref().map(Pins::directory);
+        filter.keep_only(&linked, pins)?;
+        Ok(pins.map_or(Ok(()), |pins| filter.forget_others(pins))?)
+    }
+
+    fn link_ingress(
         &mut self,
         program: &ProgramMut<'_>,
         port: PortId,
@@ -212,7 +258,7 @@ impl Ports {
         Ok(())
     }
 
-    /// Detaches the program from a port's interface. Does not change the maps.
+    /// Detaches the program from a port's interface. Does not change the maps; a filter at the egress stays.
     pub(super) fn unlink(&mut self, port: PortId) -> Result<(), PortError> {
         let Some(mut link) = self.links.remove(&port) else { return Ok(()) };
         // Fails only if the interface was removed, and the program with it.
@@ -276,6 +322,7 @@ impl Ports {
             self.detach(port)?;
             self.link(program, port, interface)?;
         }
+        self.repair_filter(port)?;
         if let Err(error) = self.open(port, index) {
             self.detach(port)?;
             return Err(error.into());
@@ -289,7 +336,8 @@ impl Ports {
             return Ok(());
         }
         self.forget(port)?;
-        self.unlink(port)
+        self.unlink(port)?;
+        self.remove_stray_filters()
     }
 
     /// Removes a port's interface from the maps.
@@ -305,7 +353,23 @@ impl Ports {
     }
 
     pub(super) fn states(&self) -> Result<Vec<(PortId, PortState)>, PortError> {
-        self.links.iter().map(|(port, link)| Ok((*port, state(link)?))).collect()
+        let states = self.links.iter().map(|(port, link)| Ok((*port, self.with_filter(state(link)?))));
+        states.collect()
+    }
+
+    /// The state of a link, with regard to the filter at the egress.
+    fn with_filter(&self, state: PortState) -> PortState {
+        match state {
+            PortState::Attached { interface, .. } if !self.has_filter(interface) => {
+                PortState::WithoutEgress { interface }
+            }
+            state => state,
+        }
+    }
+
+    /// Whether the interface has the filter at its egress; true also if the switch needs none.
+    fn has_filter(&self, interface: u32) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.is_attached(interface))
     }
 
     pub(super) fn remove(mut self) -> Result<(), PortError> {
@@ -325,6 +389,9 @@ impl Drop for Ports {
             // Closing the descriptors is not enough: a child that was just forked has copies until it calls exec.
             // Fails only if the interface was removed, and the program with it.
             self.links.values().for_each(|link| drop(link.detach()));
+            self.links.clear();
+            // A filter outlives this process. Fails only without CAP_NET_ADMIN.
+            let _ = self.remove_stray_filters();
         }
     }
 }

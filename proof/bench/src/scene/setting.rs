@@ -140,6 +140,7 @@ pub(crate) fn forwarding_text(forwarding: Forwarding) -> &'static str {
         Forwarding::Bridge => "the kernel's bridge",
         Forwarding::Xdp => "an XDP program; hosts compute checksums themselves",
         Forwarding::Switch => "Spillway's switch; hosts compute checksums themselves",
+        Forwarding::Segment => "the kernel's bridge; hosts compute checksums themselves",
     }
 }
 
