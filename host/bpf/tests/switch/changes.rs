@@ -36,7 +36,7 @@ fn egress(pins: &Path, number: u8) -> Option<u32> {
 }
 
 fn attached(switch: &Switch) -> Vec<PortId> {
-    let ports = switch.ports().unwrap().into_iter();
+    let ports = switch.ports().into_iter();
     ports.filter(|(_, state)| matches!(state, PortState::Attached { .. })).map(|(port, _)| port).collect()
 }
 

@@ -95,7 +95,7 @@ fn a_restart_loses_no_packet_and_no_state() {
                 std::thread::sleep(std::time::Duration::from_millis(2));
                 switch = open(EPOCH + 1 + restart as u64);
                 assert_eq!(switch.epoch(), EPOCH, "the epoch stays with the pins");
-                let ports = switch.ports().unwrap();
+                let ports = switch.ports();
                 assert!(
                     matches!(ports[..], [(_, PortState::Attached { .. }), (_, PortState::Attached { .. })]),
                     "{ports:?}"
@@ -128,10 +128,10 @@ fn removed_interfaces_are_attached_again() {
         let pins = bpf.join("switch");
         let switch = open(&pins, &config(1), EPOCH, &[(0, "port0")]);
         ip("link del port0");
-        assert_eq!(switch.ports().unwrap(), [(port(0), PortState::Detached)]);
+        assert_eq!(switch.ports(), [(port(0), PortState::Detached)]);
         drop(switch);
         let mut switch = open(&pins, &config(1), EPOCH, &[]);
-        assert_eq!(switch.ports().unwrap(), [], "the link without an interface is unpinned");
+        assert_eq!(switch.ports(), [], "the link without an interface is unpinned");
         ip("link add port0 type veth peer name host0");
         switch.attach(port(0), "port0").unwrap();
         ip("link del port0");
