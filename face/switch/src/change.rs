@@ -13,6 +13,19 @@ pub struct ReloadOutcome {
     pub restart: Vec<String>,
 }
 
+/// Checks that a reload does not change the mode: the tables of the one mode make no sense in the other.
+///
+/// # Errors
+/// The modes differ.
+pub(crate) fn check_mode(before: &SwitchConfig, after: &SwitchConfig) -> Result<(), String> {
+    if before.mode == after.mode {
+        return Ok(());
+    }
+    Err("mode cannot change while the switch runs: stop the daemon, run `spillway switch --config FILE --detach` with the old \
+         file, and start it again"
+        .to_owned())
+}
+
 /// Copies the settings that need a restart from `before` to `config`. Returns the keys of those that differ.
 pub(crate) fn keep_restart_settings(before: &SwitchConfig, config: &mut SwitchConfig) -> Vec<String> {
     let mut changed = Vec::new();
@@ -82,7 +95,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::tests::{VALID, config, read};
+    use crate::config::tests::{HOST, VALID, config, read};
 
     #[test]
     fn differences_are_listed_by_section_and_key() {
@@ -106,6 +119,13 @@ mod tests {
         );
         assert_eq!(compare("a = 1\nmay_own = [\"x\"]\n", "a = 1\n"), ["may_own removed"]);
         assert_eq!(compare("metrics = \"x\"\n", "# no metrics\n"), ["no metrics"]);
+    }
+
+    #[test]
+    fn the_mode_stays() {
+        assert_eq!(check_mode(&config(), &config()), Ok(()));
+        let error = check_mode(&config(), &read(HOST)).unwrap_err();
+        assert!(error.contains("--detach"), "{error}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use spillway_auth::SwitchKey;
 use spillway_wire::switch::{MESSAGE_BYTES, ServerId, View};
 
+use crate::config::Server;
 use crate::datagram;
 use crate::tables::Tables;
 
@@ -31,6 +32,14 @@ pub(crate) struct LocalServer {
     pub(crate) id: ServerId,
     pub(crate) address: IpAddr,
     pub(crate) key: SwitchKey,
+}
+
+impl LocalServer {
+    /// `None` if the server's key was not read.
+    pub(crate) fn of(server: &Server) -> Option<LocalServer> {
+        let key = server.key.as_ref()?.switch_key();
+        Some(LocalServer { id: ServerId(server.id), address: server.address, key })
+    }
 }
 
 /// The sockets at the control endpoints, and what arrived there.
@@ -138,6 +147,10 @@ impl Endpoint {
         let frame = datagram::frame(source.ip(), source.port(), self.at, payload);
         let returned = tables.handle(&frame).ok()??;
         let (target, payload) = datagram::read(&returned)?;
+        // The program leaves a message for this host's own server addressed to the control endpoint.
+        if target == self.at {
+            return self.deliver(payload.try_into().ok()?, tables, server);
+        }
         self.socket.send_to(payload, target).map(drop).ok()
     }
 

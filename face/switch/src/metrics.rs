@@ -2,7 +2,7 @@
 
 use spillway_metrics::{Declared, Exposition, Family, Metric};
 
-use crate::status::{ServerStatus, SwitchStatus};
+use crate::status::{PortStatus, ServerStatus, SwitchStatus};
 
 const NONE: &[&str] = &[];
 const SERVER: &[&str] = &["server"];
@@ -10,7 +10,7 @@ const SERVER: &[&str] = &["server"];
 /// All metrics of a switch except [those of every process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
-const ALL: [Declared<SwitchStatus>; 13] = [
+const ALL: [Declared<SwitchStatus>; 16] = [
     Declared::gauge(
         "spillway_switch_build_info",
         &["version"],
@@ -66,6 +66,16 @@ const ALL: [Declared<SwitchStatus>; 13] = [
         },
     ),
     Declared::gauge(
+        "spillway_switch_port_up",
+        &["interface"],
+        "Whether a port's interface, on which the program runs, is up and has a carrier.",
+        |status, family| {
+            let is_up = |port: &PortStatus| port.problem.is_none() && port.down.is_none();
+            let ports = status.ports.iter();
+            ports.for_each(|port| family.count(&[&port.interface], is_up(port).into()));
+        },
+    ),
+    Declared::gauge(
         "spillway_switch_server_alive",
         SERVER,
         "Whether a server has said hello and its heartbeats arrive.",
@@ -88,6 +98,18 @@ const ALL: [Declared<SwitchStatus>; 13] = [
         SERVER,
         "Capacity of a server relative to other servers of its service; 0 imports nothing.",
         |status, family| each_server(status, family, |server| server.weight.into()),
+    ),
+    Declared::counter(
+        "spillway_switch_local_messages_total",
+        NONE,
+        "Control messages that the daemon has passed on for this host's own server, in host mode.",
+        |status, family| family.count(&[], status.local_messages),
+    ),
+    Declared::counter(
+        "spillway_switch_local_messages_dropped_total",
+        NONE,
+        "Datagrams at the control endpoints that the daemon has dropped, in host mode.",
+        |status, family| family.count(&[], status.local_messages_dropped),
     ),
     Declared::gauge(
         "spillway_switch_snapshot_age_seconds",

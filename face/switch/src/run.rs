@@ -4,20 +4,22 @@ use std::convert::Infallible;
 use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::CapabilitySet;
 use spillway_daemon::{ControlPorts, MainThread, ServedPorts, Service, keep_capabilities};
+use spillway_rules::Mode;
 use tracing::{error, info, warn};
 
 use crate::config::SwitchConfig;
 use crate::control::{Control, SettingsSource};
+use crate::local::Local;
 use crate::lock::{Lock, pin_directory};
 use crate::messages::{Messages, fresh_key};
 use crate::program::Program;
-use crate::running::Running;
+use crate::running::{Running, local_control};
 use crate::start_error::StartError;
 
 /// How long the end waits for a reload: less than `TimeoutStopSec` of the unit.
@@ -58,8 +60,8 @@ struct Daemon {
     control: Arc<Control>,
     reload: SyncSender<()>,
     ports: Option<ServedPorts>,
-    /// Dropping the sender ends the sweeper.
-    sweeper: Option<(Sender<()>, JoinHandle<()>)>,
+    /// The threads that use the tables. Dropping the sender ends a thread.
+    threads: Vec<(Sender<()>, JoinHandle<()>)>,
     is_draining: bool,
     _lock: Lock,
 }
@@ -74,6 +76,8 @@ impl Daemon {
         let lock = Lock::take(&directory)?;
         let ports = ControlPorts::bind(Some(&config.socket), config.admin_group.as_ref(), config.metrics)
             .map_err(StartError::Port)?;
+        let local = Local::default();
+        local.replace(local.open(local_control(&config)).map_err(StartError::Control)?);
         let key = fresh_key().map_err(StartError::Host)?;
         let program = Program::start(&directory, &mut config, &key).map_err(StartError::Program)?;
         let messages = Messages::new(key, program.epoch());
@@ -84,14 +88,14 @@ impl Daemon {
             if program.is_adopted() { "its tables and flows are kept, forwarding" } else { "forwarding" },
             config.ports.len()
         );
-        let running = Arc::new(Running::new(program, messages, config, main.watch().clone()));
+        let running = Arc::new(Running::new(program, messages, local, config, main.watch().clone()));
         // The first turn precedes the first request, so that the first status has figures.
         if let Err(error) = running.turn() {
             // Not a reason to refuse the start: the program forwards, and the next turn may succeed.
             warn!("status has no figures yet: {error}");
         }
         let control = Arc::new(Control::new(Arc::clone(&running), source));
-        let sweeper = start_sweeper(&running, main).map_err(StartError::Host)?;
+        let threads = start_threads(&running, main).map_err(StartError::Host)?;
         let reload = start_reloads(Arc::clone(&control)).map_err(StartError::Host)?;
         let ports = ports.serve(&control).map_err(StartError::Host)?;
         if let Some(address) = ports.metrics_address() {
@@ -102,21 +106,29 @@ impl Daemon {
                 );
             }
         }
-        let (ports, sweeper) = (Some(ports), Some(sweeper));
-        Ok(Daemon { running, control, reload, ports, sweeper, is_draining: false, _lock: lock })
+        Ok(Daemon { running, control, reload, ports: Some(ports), threads, is_draining: false, _lock: lock })
     }
 }
 
-fn start_sweeper(running: &Arc<Running>, main: &MainThread) -> io::Result<(Sender<()>, JoinHandle<()>)> {
-    let (stop, stopped) = channel();
-    let running = Arc::clone(running);
-    let sweep = move || {
-        // This thread only reads and changes tables. If dropping fails, the thread keeps capabilities that it does not use.
-        let _ = keep_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN);
-        running.sweep(&stopped);
-        Ok::<(), Infallible>(())
+/// Starts the threads that use the tables: the sweeper, and in host mode the one for this host's own server.
+fn start_threads(running: &Arc<Running>, main: &MainThread) -> io::Result<Vec<(Sender<()>, JoinHandle<()>)>> {
+    let start = |name, work: fn(&Running, &Receiver<()>)| {
+        let (stop, stopped) = channel();
+        let running = Arc::clone(running);
+        let work = move || {
+            // Such a thread only reads and changes tables. If the system refuses, the thread keeps capabilities that it does
+            // not use.
+            let _ = keep_capabilities(CapabilitySet::BPF | CapabilitySet::NET_ADMIN);
+            work(&running, &stopped);
+            Ok::<(), Infallible>(())
+        };
+        Ok::<_, io::Error>((stop, main.watch().spawn(name, work)?))
     };
-    Ok((stop, main.watch().spawn("sweep", sweep)?))
+    let mut threads = vec![start("sweep", Running::sweep)?];
+    if running.config().mode == Mode::Host {
+        threads.push(start("local", Running::serve_local)?);
+    }
+    Ok(threads)
 }
 
 /// Starts a thread that reloads, so that slow files and interfaces delay neither the watchdog nor a signal to end.
@@ -158,10 +170,10 @@ impl Service for Daemon {
 
     fn stop(&mut self) {
         self.ports = None;
-        if let Some((stop, thread)) = self.sweeper.take() {
+        for (stop, thread) in self.threads.drain(..) {
             drop(stop);
             if thread.join().is_err() {
-                error!("the thread that reads the tables has panicked");
+                error!("a thread that uses the tables has panicked");
             }
         }
         if !self.control.close(RELOAD_PATIENCE) {

@@ -28,6 +28,8 @@ pub enum StartError {
     },
     /// The program cannot be loaded or attached.
     Program(String),
+    /// The socket for the control messages of this host's own server cannot be opened.
+    Control(String),
     /// The HTTP port or the admin socket cannot be bound.
     Port(PortError),
     /// The host could not provide random bytes, a thread or a descriptor.
@@ -55,7 +57,7 @@ impl fmt::Display for StartError {
                  detach",
                 directory.display()
             ),
-            StartError::Program(why) => f.write_str(why),
+            StartError::Program(why) | StartError::Control(why) => f.write_str(why),
             StartError::Port(PortError::Metrics { address, error }) => {
                 write!(f, "cannot serve metrics at {address}: {error}; give another address (metrics)")
             }

@@ -24,6 +24,7 @@ embed!(HUB, "hub.bpf.o");
 embed!(LOSS, "loss.bpf.o");
 embed!(PASS, "pass.bpf.o");
 embed!(SWITCH, "switch.bpf.o");
+embed!(SWITCH_EGRESS, "switch_egress.bpf.o");
 
 /// Opens an object with one program, `name`. The caller may set initial values of its maps before [`load`].
 pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use spillway_config::{Any, Problem, Reading, Texts, Values, is_name, parse};
+use spillway_rules::Mode;
 use spillway_rules::config::{
     FLOWS_DEFAULT, FLOWS_MAX, OWN_ADDRESSES_MAX, OWNER_TIMEOUT_DEFAULT, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN,
 };
@@ -18,7 +19,7 @@ use spillway_wire::packet::ethernet::Mac;
 
 use self::address::{endpoint, host_address};
 use super::schema::{File, SwitchSection};
-use super::{Port, SwitchConfig};
+use super::{Port, SwitchConfig, mode_text};
 
 /// Reads the text of a configuration.
 ///
@@ -29,6 +30,7 @@ pub fn read_text(text: &str, reading: &Reading) -> Result<SwitchConfig, Vec<Prob
     let mut reader = Reader {
         reading,
         values: Values::new(text),
+        mode: Mode::Gateway,
         own_macs: BTreeMap::new(),
         own_addresses: BTreeSet::new(),
         used: BTreeMap::new(),
@@ -51,6 +53,7 @@ type Placed<T> = (T, Range<usize>);
 struct Reader<'a> {
     reading: &'a Reading,
     values: Values<'a>,
+    mode: Mode,
     /// Names of the ports' interfaces by their Ethernet addresses.
     own_macs: BTreeMap<Mac, String>,
     own_addresses: BTreeSet<IpAddr>,
@@ -66,12 +69,14 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn config(&mut self, file: &File) -> SwitchConfig {
+        self.mode = self.mode(&file.switch.mode).unwrap_or_default();
         let mut config = self.switch(&file.switch);
         let drafts = self.services(&file.service);
         config.ports = self.ports(&file.port, &drafts);
         config.stations = self.stations(&file.station, &config.ports);
         config.routes = self.routes(&file.prefix, &config.ports);
         config.servers = self.servers(&file.server, &drafts, &config);
+        self.check_local_server(file, &config);
         config.services = self.with_servers(drafts, &file.server, &config);
         config
     }
@@ -80,6 +85,7 @@ impl Reader<'_> {
         let control = self.control(&section.control);
         SwitchConfig {
             name: self.switch_name(&section.name).unwrap_or_else(|| "switch".to_owned()),
+            mode: self.mode,
             addresses: self.addresses(&section.addresses, &control),
             control,
             owner_timeout: self
@@ -106,6 +112,17 @@ impl Reader<'_> {
         }
         self.values.problem(span, "a switch's name has 1 to 64 letters, digits, '-' and '_'");
         None
+    }
+
+    fn mode(&mut self, setting: &Any) -> Option<Mode> {
+        let (text, span) = self.values.string(setting)?;
+        let mode = [Mode::Gateway, Mode::Host].into_iter().find(|mode| mode_text(*mode) == text);
+        if mode.is_none() {
+            let message =
+                "give \"gateway\", between several interfaces, or \"host\", on a server's own interface";
+            self.values.problem(span, message);
+        }
+        mode
     }
 
     fn metrics(&mut self, setting: &Any) -> Option<SocketAddr> {
@@ -169,7 +186,7 @@ impl Reader<'_> {
         self.values.string(setting)
     }
 
-    /// An address and TCP port that must be given, and must not be the switch's own. `what`: how error
+    /// An address and TCP port that must be given, and must not be the switch's own in gateway mode. `what`: how error
     /// messages call it, `endpoint` or `place`.
     fn service_address(
         &mut self,
@@ -180,7 +197,8 @@ impl Reader<'_> {
         let missing = format!("address is missing: give the address and TCP port of the {what}");
         let (text, span) = self.required(setting, head, &missing)?;
         let address = self.values.checked(&span, endpoint(&text))?;
-        if self.own_addresses.contains(&address.ip()) {
+        // In host mode the switch's host is a server.
+        if self.mode == Mode::Gateway && self.own_addresses.contains(&address.ip()) {
             let message =
                 format!("{} is an address of the switch itself: give one of a server", address.ip());
             self.values.problem(span, message);
@@ -192,7 +210,9 @@ impl Reader<'_> {
     fn mac(&mut self, setting: &Any, head: &Range<usize>, missing: &str) -> Option<Placed<Mac>> {
         let (text, span) = self.required(setting, head, missing)?;
         let mac = self.values.checked(&span, parse_mac(&text))?;
-        if let Some(interface) = self.own_macs.get(&mac) {
+        if self.mode == Mode::Gateway
+            && let Some(interface) = self.own_macs.get(&mac)
+        {
             let message =
                 format!("{mac} is the address of this host's interface {interface}, not of another host");
             self.values.problem(span, message);

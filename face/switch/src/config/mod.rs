@@ -15,18 +15,22 @@ use std::time::Duration;
 use spillway_auth::Key;
 use spillway_config::Problems;
 use spillway_daemon::AdminGroup;
+use spillway_rules::Mode;
 use spillway_wire::packet::ethernet::Mac;
 
 pub use file::read_text;
 pub use network::Network;
 pub(crate) use numbers::KnownNumbers;
 pub use reference::reference;
+pub(crate) use show::mode_text;
 
 /// Settings of a switch.
 #[derive(Clone, Debug)]
 pub struct SwitchConfig {
     /// Name in status, metrics and logs, and of the directory of the switch's pinned tables.
     pub name: String,
+    /// Between several interfaces, or on a server's own one.
+    pub mode: Mode,
     /// Where servers send control messages: one address of each family at most.
     pub control: Vec<SocketAddr>,
     /// Addresses of the switch's host, those of `control` included.
@@ -155,6 +159,13 @@ impl SwitchConfig {
         self.servers.iter().find(|server| server.id == id)
     }
 
+    /// In host mode, this host's own server: the one with the Ethernet address of the port's interface. `None` if the
+    /// interface does not exist.
+    pub fn local_server(&self) -> Option<&Server> {
+        let port = self.ports.first().filter(|port| self.mode == Mode::Host && port.mac != Mac::ZERO)?;
+        self.servers.iter().find(|server| server.mac == port.mac)
+    }
+
     /// The interfaces that this host does not have, if the file was read with the host.
     pub fn missing_interfaces(&self) -> Vec<&str> {
         let missing = self.ports.iter().filter(|port| port.mac == Mac::ZERO);
@@ -199,6 +210,31 @@ pub(crate) mod tests {
     pub(crate) fn config() -> SwitchConfig {
         read(&VALID)
     }
+
+    /// Host mode on the interface of server `a`, with server `b` on the same segment.
+    pub(crate) const HOST: &str = r#"[switch]
+mode = "host"
+control = ["10.0.0.5:9511"]
+[[port]]
+interface = "eth0"
+may_own = ["cache"]
+[[service]]
+name = "cache"
+endpoints = [{ address = "10.0.0.5:11211", server = "a" }]
+[[server]]
+name = "a"
+address = "10.0.0.5"
+mac = "02:00:00:00:00:05"
+port = "eth0"
+key_file = "a.key"
+[[server]]
+name = "b"
+address = "10.0.0.6"
+mac = "02:00:00:00:00:06"
+port = "eth0"
+key_file = "b.key"
+places = [{ address = "10.0.0.6:21211", service = "cache" }]
+"#;
 
     /// Reads a text without errors, without looking at the host.
     pub(crate) fn read(text: &str) -> SwitchConfig {

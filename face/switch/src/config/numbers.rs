@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use spillway_rules::config::PORTS_MAX;
+use spillway_rules::{Mode, PortId};
 
 use super::{Server, SwitchConfig};
 
@@ -70,7 +71,11 @@ impl SwitchConfig {
     pub(crate) fn keep_numbers(&mut self, known: &KnownNumbers) -> Result<(), String> {
         self.keep_ids(known)?;
         let of_port = |port: &super::Port| (port.interface.clone(), port.number);
-        let ports = renumbered(&known.ports, self.ports.iter().map(of_port), PORTS);
+        let ports = match self.mode {
+            Mode::Gateway => renumbered(&known.ports, self.ports.iter().map(of_port), PORTS),
+            // The only port has always this number, whatever its interface is.
+            Mode::Host => self.ports.iter().map(|port| (port.number, PortId::HOST.number())).collect(),
+        };
         let of_service = |service: &super::Service| (service.name.clone(), service.number);
         let services = renumbered(&known.services, self.services.iter().map(of_service), 0..=u8::MAX);
         for port in &mut self.ports {

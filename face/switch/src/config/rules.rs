@@ -2,7 +2,7 @@
 
 use spillway_auth::SwitchKey;
 use spillway_rules::config as rules;
-use spillway_rules::{Address, Config, ConfigError, Endpoint, PortId, ServerId, ServiceId};
+use spillway_rules::{Address, Config, ConfigError, Endpoint, Mode, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 use super::{Port, Server, SwitchConfig};
@@ -14,7 +14,7 @@ impl SwitchConfig {
     /// The configuration of the rules. `daemon_key`: authenticates the daemon's own control messages.
     pub fn rules(&self, daemon_key: SwitchKey) -> Config {
         Config {
-            mode: rules::Mode::Gateway,
+            mode: self.mode,
             ports: self.ports.iter().map(rules_port).collect(),
             stations: self.all_stations(),
             prefixes: self.prefixes(),
@@ -38,8 +38,11 @@ impl SwitchConfig {
         self.rules(SwitchKey::from_bytes([0; 16])).check()
     }
 
-    /// The stations of the file, and the servers.
+    /// The stations of the file, and the servers; none in host mode, in which the switch forwards nothing to stations.
     fn all_stations(&self) -> Vec<rules::Station> {
+        if self.mode == Mode::Host {
+            return Vec::new();
+        }
         let station = |mac, port| rules::Station { mac, port: port_id(port) };
         let is_listed = |server: &&Server| self.stations.iter().any(|station| station.mac == server.mac);
         let servers = self.servers.iter().filter(|server| !is_listed(server));

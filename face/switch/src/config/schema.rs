@@ -14,6 +14,10 @@ section! {
     /// Name of the switch in status, metrics and logs, and of the directory of its tables, `/sys/fs/bpf/spillway/NAME`. 1 to
     /// 64 letters, digits, `-` and `_`. *Changed by a restart only.*
     name: Any, "text", "\"switch\"";
+    /// Where the switch runs: `gateway`, between several interfaces, or `host`, on a server's own interface (see
+    /// [host mode](howto/switch.md#on-a-servers-own-interface)). A change needs new tables: stop the daemon, run `spillway switch
+    /// --config FILE --detach` with the old file, and start it again.
+    mode: Any, "`gateway` or `host`", "\"gateway\"";
     /// Where servers send control messages, by UDP: an address of this host and a port. One of IPv4, one of IPv6, or one of
     /// each with the same port.
     control: Texts, "list of addresses", "required";
@@ -41,7 +45,8 @@ section! {
 }
 
 section! {
-    /// An interface of the switch; one section for each, 2 to 63. Packets of other interfaces are not touched.
+    /// An interface of the switch; one section for each, 2 to 63. Packets of other interfaces are not touched. In host mode one
+    /// section, with `may_own`: the server's own interface.
     PortSection, "[[port]]",
 
     /// The interface's name. Its Ethernet address is read at the start, at each reload, and when it is attached. An interface
@@ -55,7 +60,7 @@ section! {
 
 section! {
     /// A host on one of the ports. The switch learns no addresses: packets to others are dropped and counted. Servers need no
-    /// section of their own here. At most 4,096.
+    /// section of their own here. At most 4,096; none in host mode.
     StationSection, "[[station]]",
 
     /// The host's Ethernet address.
@@ -66,7 +71,7 @@ section! {
 
 section! {
     /// A route: where packets go whose Ethernet destination is the switch itself. Prefixes must not overlap; only `0.0.0.0/0`
-    /// and `::/0`, the default routes, contain others. At most 1,024.
+    /// and `::/0`, the default routes, contain others. At most 1,024; none in host mode.
     PrefixSection, "[[prefix]]",
 
     /// The addresses, in CIDR notation.
@@ -102,7 +107,8 @@ section! {
 }
 
 section! {
-    /// A server that may own flows; one section for each, at most 255.
+    /// A server that may own flows; one section for each, at most 255. In host mode one of them is this host's own server: the
+    /// one with the Ethernet address of the port's interface.
     ServerSection, "[[server]]",
 
     /// Your choice: 1 to 64 letters, digits, `-`, `_` and `.`.

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Write};
 
+use spillway_rules::Mode;
 use spillway_values::duration_text;
 use spillway_wire::packet::ethernet::Mac;
 
@@ -24,8 +25,9 @@ impl SwitchConfig {
     pub(crate) fn general(&self) -> String {
         let further = self.addresses.iter().filter(|own| self.control.iter().all(|one| one.ip() != **own));
         let mut text = format!(
-            "[switch]\nname = \"{}\"\ncontrol = {}\naddresses = {}\nowner_timeout = \"{}\"\nflows_max = {}\nsocket = {:?}\n",
+            "[switch]\nname = \"{}\"\nmode = \"{}\"\ncontrol = {}\naddresses = {}\nowner_timeout = \"{}\"\nflows_max = {}\nsocket = {:?}\n",
             self.name,
+            mode_text(self.mode),
             list(&self.control),
             list(further),
             duration_text(self.owner_timeout),
@@ -106,6 +108,14 @@ impl SwitchConfig {
     /// The name of the service with this number; empty for an unknown number.
     pub(crate) fn service_name(&self, number: u8) -> &str {
         self.services.iter().find(|service| service.number == number).map_or("", |service| &service.name)
+    }
+}
+
+/// The mode as the file and the status have it.
+pub(crate) fn mode_text(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Gateway => "gateway",
+        Mode::Host => "host",
     }
 }
 

@@ -8,15 +8,15 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{Object, Program, ProgramMut, TC_EGRESS, TcHook};
+use libbpf_rs::{MapCore, Object, Program, TC_EGRESS, TC_INGRESS, TcHook};
 
 use crate::{BpfError, attach, object};
 
-/// The program's name in `c/switch.bpf.c`.
-pub(super) const NAME: &str = "spillway_egress";
+/// The program's name in `c/switch_egress.bpf.c`.
+const NAME: &str = "spillway_egress";
 
 /// Priority of the filter among those of the interface: filters with lower numbers see a packet before, and hide it from this
 /// one if they do not continue. Not 1, which others use.
@@ -26,31 +26,33 @@ const HANDLE: u32 = 0x5357;
 /// Start of the names of the pins of programs; the program's number follows.
 const PIN: &str = "egress-program-";
 
-/// The program of a loaded switch for the egress of interfaces. It must be attached, and detached, in the network namespace
-/// of the interfaces.
+/// The program of a switch for the egress of interfaces. It must be attached, and detached, in the network namespace of the
+/// interfaces.
 #[derive(Debug)]
 pub(super) struct Egress {
-    program: OwnedFd,
+    object: Object,
     id: u32,
 }
 
 impl Egress {
-    /// The program of a loaded object. With `pins`, a directory, the program is pinned there until
-    /// [`forget_others`](Egress::forget_others) of a later one.
-    pub(super) fn of(object: &Object, pins: Option<&Path>) -> Result<Egress, BpfError> {
-        let mut program: ProgramMut<'_> = object::program(NAME, object);
+    /// Loads the program with the maps of the XDP program, whose object is loaded. With `pins`, a directory, the program is
+    /// pinned there until [`forget_others`](Egress::forget_others) of a later one.
+    pub(super) fn load(ingress: &Object, pins: Option<&Path>) -> Result<Egress, BpfError> {
+        let mut object = object::open(NAME, object::SWITCH_EGRESS)?;
+        for mut map in object.maps_mut() {
+            // Constants have the name of their object; all others are the maps of the XDP program.
+            let Some(shared) = ingress.maps().find(|shared| shared.name() == map.name()) else { continue };
+            map.reuse_fd(shared.as_fd()).map_err(BpfError::of(format!("cannot use a map in `{NAME}`")))?;
+        }
+        let object = object::load(NAME, object)?;
+        let mut program = object::program(NAME, &object);
         let id = Program::id_from_fd(program.as_fd())
             .map_err(BpfError::of(format!("cannot read the number of the program `{NAME}`")))?;
         if let Some(directory) = pins {
             let path = directory.join(format!("{PIN}{id}"));
             program.pin(&path).map_err(BpfError::of(format!("cannot pin {}", path.display())))?;
         }
-        let program = program
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(libbpf_rs::Error::from)
-            .map_err(BpfError::of(format!("cannot keep the program `{NAME}`")))?;
-        Ok(Egress { program, id })
+        Ok(Egress { object, id })
     }
 
     /// Attaches the program to an interface, in place of an earlier program of the switch, without a packet that passes
@@ -61,13 +63,21 @@ impl Egress {
         if self.is_attached(index) {
             return Ok(());
         }
-        let failed = BpfError::of(format!(
-            "cannot attach a tc program to the egress of interface number {index}, whose queueing discipline `clsact` it needs \
-             (`tc qdisc show`, `tc filter show dev IF egress`)"
-        ));
-        let mut hook = hook(self.program.as_fd(), index);
-        let attached = hook.create().and_then(|mut hook| hook.replace(true).attach());
-        attached.map(drop).map_err(failed)
+        let failed = || {
+            BpfError::of(format!(
+                "cannot attach a tc program to the egress of interface number {index}: it needs the queueing discipline \
+                 `clsact` there, which excludes `ingress`, and which must not share its blocks (`tc qdisc show`)"
+            ))
+        };
+        let program = object::program(NAME, &self.object);
+        let mut hook = hook(program.as_fd(), index);
+        hook.create().and_then(|mut hook| hook.replace(true).attach()).map_err(failed())?;
+        // The discipline `ingress`, which excludes `clsact`, accepts the filter, and shows it packets that arrive.
+        if with_hook(index, |hook| hook.attach_point(TC_INGRESS).query()).ok() != Some(self.id) {
+            return Ok(());
+        }
+        detach(index)?;
+        Err(failed()(io::Error::from(io::ErrorKind::AlreadyExists).into()))
     }
 
     /// Whether this program is attached to an interface.

@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use libbpf_rs::{Object, OpenObject};
 use spillway_rules::config::PORTS_MAX;
-use spillway_rules::{Config, ConfigError, PortId, Verdict, VerdictCounters};
+use spillway_rules::{Config, ConfigError, Mode, PortId, Verdict, VerdictCounters};
 use spillway_transport::Time;
 
 use crate::map::Map;
 use crate::{BpfError, object};
+use egress::Egress;
 use entries::Entries;
 use pins::Pins;
 use ports::Ports;
@@ -187,10 +188,15 @@ impl Switch {
         pins: Option<Pins>,
     ) -> Result<Switch, SwitchError> {
         let object = object::load(NAME, object)?;
+        let directory = pins.as_ref().map(Pins::directory);
+        let filter = match config.mode {
+            Mode::Gateway => None,
+            Mode::Host => Some(Egress::load(&object, directory)?),
+        };
         Ok(Switch {
             tables: Tables::of(&object)?,
             entries: Entries::of(&object)?,
-            ports: Ports::of(&object, None, pins)?,
+            ports: Ports::of(&object, filter, pins)?,
             verdicts: Map::of(&object, "verdicts")?,
             object,
             epoch,

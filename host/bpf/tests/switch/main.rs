@@ -1,6 +1,7 @@
 //! The switch's program in the kernel: loading, privileges, concurrency, pins. core/rules and its cases test the rules.
 
 mod changes;
+mod host;
 mod pins;
 mod race;
 mod scene;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use spillway_config::{Any, Texts};
+use spillway_rules::Mode;
 use spillway_rules::config::{PORTS_MAX, PREFIXES_MAX, STATIONS_MAX};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_xdp::Interface;
@@ -12,15 +13,17 @@ use toml::Spanned;
 
 use super::services::Draft;
 use super::{Placed, Reader};
-use crate::config::schema::{PortSection, PrefixSection, StationSection};
-use crate::config::{Network, Port, Route, Station};
+use crate::config::schema::{File, PortSection, PrefixSection, StationSection};
+use crate::config::{Network, Port, Route, Station, SwitchConfig};
 
 /// Maximum number of interfaces: one of the ports is the daemon's, which has none.
 const INTERFACES_MAX: usize = PORTS_MAX - 1;
 
 impl Reader<'_> {
     pub(super) fn ports(&mut self, sections: &[Spanned<PortSection>], services: &[Draft]) -> Vec<Port> {
-        if sections.len() < 2 {
+        if self.mode == Mode::Host {
+            self.check_only_port(sections);
+        } else if sections.len() < 2 {
             let message = "a switch has at least two ports: add a section [[port]] with interface = \"IF\" for each; \
                            `ip link` lists the interfaces";
             self.values.problem(sections.first().map_or(0..0, Spanned::span), message);
@@ -45,6 +48,52 @@ impl Reader<'_> {
         }
         self.check_owners(services, &ports);
         ports
+    }
+
+    /// In host mode there is one port, for servers.
+    fn check_only_port(&mut self, sections: &[Spanned<PortSection>]) {
+        match sections {
+            [only] if only.get_ref().may_own.is_some() => {}
+            [only] => {
+                let message = "name the services that servers may own: add may_own = [\"SERVICE\"]";
+                self.values.problem(only.span(), message);
+            }
+            [] => {
+                let message = "mode = \"host\" needs this server's own interface: add a section [[port]] with interface = \
+                               \"IF\"; `ip link` lists the interfaces";
+                self.values.problem(0..0, message);
+            }
+            [_, second, ..] => {
+                let message =
+                    "mode = \"host\" has one port, this server's own interface: remove this section";
+                self.values.problem(second.span(), message);
+            }
+        }
+    }
+
+    /// In host mode, checks that a server has the interface's Ethernet address, if the interface exists.
+    pub(super) fn check_local_server(&mut self, file: &File, config: &SwitchConfig) {
+        let ([section], [port]) = (&file.port[..], &config.ports[..]) else { return };
+        // A server whose section has errors was left out.
+        let is_complete = file.server.len() == config.servers.len();
+        if self.mode == Mode::Host && port.mac != Mac::ZERO && is_complete && config.local_server().is_none()
+        {
+            let message = format!(
+                "no [[server]] has mac = \"{}\", the Ethernet address of {}: add this host's own server, or correct its mac",
+                port.mac, port.interface
+            );
+            self.values.problem(section.span(), message);
+        }
+    }
+
+    /// Whether sections for other hosts are permitted; reports the first one in host mode, in which there are none.
+    fn may_forward<T>(&mut self, sections: &[Spanned<T>]) -> bool {
+        if let (Mode::Host, Some(first)) = (self.mode, sections.first()) {
+            let message =
+                "mode = \"host\" forwards only the packets of moved connections: remove this section";
+            self.values.problem(first.span(), message);
+        }
+        self.mode == Mode::Gateway
     }
 
     /// The name of an interface that is not a port yet.
@@ -122,6 +171,9 @@ impl Reader<'_> {
     }
 
     pub(super) fn stations(&mut self, sections: &[Spanned<StationSection>], ports: &[Port]) -> Vec<Station> {
+        if !self.may_forward(sections) {
+            return Vec::new();
+        }
         if let Some(first) = sections.get(STATIONS_MAX) {
             self.values.problem(first.span(), format!("a switch has at most {STATIONS_MAX} stations"));
         }
@@ -143,6 +195,9 @@ impl Reader<'_> {
     }
 
     pub(super) fn routes(&mut self, sections: &[Spanned<PrefixSection>], ports: &[Port]) -> Vec<Route> {
+        if !self.may_forward(sections) {
+            return Vec::new();
+        }
         if let Some(first) = sections.get(PREFIXES_MAX) {
             self.values.problem(first.span(), format!("a switch has at most {PREFIXES_MAX} prefixes"));
         }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use spillway_auth::Key;
 use spillway_config::Any;
+use spillway_rules::Mode;
 use spillway_rules::config::{PLACES_MAX, SENDERS_MAX};
 use spillway_wire::packet::ethernet::Mac;
 use toml::Spanned;
@@ -94,7 +95,8 @@ impl Reader<'_> {
             "address is missing: give the server's own IP address, to which control messages are sent";
         let (text, span) = self.required(setting, head, missing)?;
         let address = self.values.checked(&span, host_address(&text))?;
-        let problem = if self.own_addresses.contains(&address) {
+        // In host mode the switch's host is a server.
+        let problem = if self.mode == Mode::Gateway && self.own_addresses.contains(&address) {
             format!("{address} is an address of the switch itself: give the server's")
         } else if let Some(other) = others.iter().find(|other| other.address == address) {
             format!("{address} is already the address of server {}: give each server's own", other.name)

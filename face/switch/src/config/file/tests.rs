@@ -9,7 +9,7 @@ use spillway_config::is_toml;
 
 use super::*;
 use crate::config::schema::SECTIONS;
-use crate::config::tests::{VALID, read as valid};
+use crate::config::tests::{HOST, VALID, read as valid};
 
 fn read(text: &str) -> Result<SwitchConfig, Vec<Problem>> {
     read_text(text, &Reading { base: PathBuf::new(), reads_host: false })
@@ -100,6 +100,7 @@ fn every_key_is_read() {
     let text = r#"
         [switch]
         name = "rack-1"
+        mode = "gateway"
         control = ["10.0.0.1:9511", "[2001:db8::1]:9511"]
         addresses = ["192.0.2.1"]
         owner_timeout = "500ms"
@@ -183,6 +184,7 @@ fn each_problem_has_line_column_and_the_next_step() {
         (switch("owner_timeout = 1"), "2:17: give a text in quotes, with its unit"),
         (switch("flows_max = 0"), "2:13: give a whole number from 1 to 16777216"),
         (switch("name = \"rack.1\""), "2:8: a switch's name has 1 to 64 letters, digits, '-' and '_'"),
+        (switch("mode = \"bridge\""), "2:8: give \"gateway\", between several interfaces, or \"host\""),
         (switch("socket = \"s\""), "2:10: give an absolute path"),
         (switch("admin_group = \"none-such\""), "2:15: there is no group \"none-such\""),
         (switch("metrics = \"nowhere\""), "2:11: nowhere has no port"),
@@ -297,6 +299,49 @@ fn each_problem_has_line_column_and_the_next_step() {
         let problem = only_problem(&text);
         assert!(problem.starts_with(expected), "{text}\nproblem:  {problem}\nexpected: {expected}");
     }
+}
+
+#[test]
+fn a_host_has_one_port_and_is_one_of_the_servers() {
+    let config = valid(HOST);
+    assert_eq!(
+        (config.mode, config.ports.len(), config.servers[0].address),
+        (Mode::Host, 1, config.addresses[0])
+    );
+    assert!(config.local_server().is_none(), "the interface was not read");
+    assert_eq!(valid(&config.to_string()).to_string(), config.to_string());
+    let mut keyed = SwitchConfig { ..config };
+    keyed.ports[0].mac = keyed.servers[0].mac;
+    assert_eq!(keyed.local_server().map(|server| server.id), Some(1));
+    for server in &mut keyed.servers {
+        server.key = Some(spillway_auth::Key::from_secret([server.id; 32]));
+    }
+    let rules = keyed.rules(spillway_auth::SwitchKey::from_bytes([9; 16]));
+    assert_eq!((rules.check(), rules.stations.len()), (Ok(()), 0));
+    let section = |text: &str| format!("{HOST}{text}\n");
+    let station = "[[station]]\nmac = \"02:00:00:00:00:09\"\nport = \"eth0\"";
+    let prefix = "[[prefix]]\nprefix = \"0.0.0.0/0\"\nnext_hop = \"02:00:00:00:00:09\"\nport = \"eth0\"";
+    for (text, expected) in [
+        (section("[[port]]\ninterface = \"eth1\""), "23:1: mode = \"host\" has one port"),
+        (section(station), "23:1: mode = \"host\" forwards only the packets of moved connections"),
+        (section(prefix), "23:1: mode = \"host\" forwards only"),
+    ] {
+        let problem = only_problem(&text);
+        assert!(problem.starts_with(expected), "{text}\nproblem:  {problem}\nexpected: {expected}");
+    }
+    let first = |text: &str| placed(&read(text).expect_err(text)[0]);
+    let unowned = first(&HOST.replace("may_own = [\"cache\"]\n", ""));
+    assert!(unowned.starts_with("4:1: name the services that servers may own"), "{unowned}");
+    let none = first("[switch]\nmode = \"host\"\ncontrol = [\"10.0.0.5:9511\"]\n");
+    assert!(none.starts_with("1:1: mode = \"host\" needs this server's own interface"), "{none}");
+}
+
+#[test]
+fn the_port_of_a_host_keeps_its_number_with_another_interface() {
+    let before = valid(HOST);
+    let mut after = valid(&HOST.replace("\"eth0\"", "\"eth1\""));
+    after.keep_numbers(&crate::known::of_config(&before)).unwrap();
+    assert_eq!((after.ports[0].number, after.servers[1].port), (0, 0));
 }
 
 #[test]
