@@ -39,11 +39,18 @@ pub(crate) fn to_site(
     let Some(egress) = tables.sender(site.server).map(|server| server.port) else {
         return Decision::drop(Verdict::DropUnknownStation);
     };
-    if egress == arrival.port {
-        return Decision::drop(Verdict::DropSamePort);
+    if tables.is_local(egress) {
+        rewrite(arrival.frame, site);
+        return Decision::up(receiver.verdict());
     }
-    let own_mac = tables.port(arrival.port).map(|port| port.mac);
-    if target_mac(arrival.frame).ok() == own_mac {
+    if tables.is_host() {
+        if rewrite::hop_limit(arrival.frame, packet.network) <= 1 {
+            return Decision::drop(Verdict::DropNoRoute);
+        }
+        forward::route_through(tables, arrival.frame, packet.network, egress);
+    } else if egress == arrival.port {
+        return Decision::drop(Verdict::DropSamePort);
+    } else if target_mac(arrival.frame).ok() == tables.port(arrival.port).map(|port| port.mac) {
         if rewrite::hop_limit(arrival.frame, packet.network) <= 1 {
             return Decision::pass();
         }

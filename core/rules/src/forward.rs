@@ -19,13 +19,21 @@ pub(crate) fn is_link_local(target: Mac) -> bool {
     matches!(target.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
 }
 
+/// Drops a frame with truncated or invalid headers. In host mode it passes to the kernel.
+pub(crate) fn malformed(tables: &Tables) -> Decision {
+    if tables.is_host() { Decision::pass() } else { Decision::drop(Verdict::DropShort) }
+}
+
 /// Forwards an IP packet.
 pub(crate) fn plain(tables: &Tables, arrival: &mut Arrival<'_>, packet: &Packet) -> Decision {
     frame_of(tables, arrival, &Parsed::Ip(*packet))
 }
 
-/// Forwards a frame.
+/// Forwards a frame. In host mode it passes to the kernel.
 pub(crate) fn frame_of(tables: &Tables, arrival: &mut Arrival<'_>, parsed: &Parsed) -> Decision {
+    if tables.is_host() {
+        return Decision::pass();
+    }
     let (ingress, frame) = (arrival.port, &mut *arrival.frame);
     let Ok(target) = target_mac(frame) else { return Decision::drop(Verdict::DropShort) };
     if tables.port(ingress).is_some_and(|port| port.mac == target) {

@@ -19,6 +19,7 @@ mod control;
 mod delivery;
 mod flow;
 mod forward;
+mod host;
 mod icmp;
 mod load;
 mod neighbour;

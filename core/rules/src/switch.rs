@@ -7,10 +7,11 @@ use spillway_wire::packet::ethernet::HEADER_BYTES;
 use spillway_wire::switch::ServerId;
 
 use crate::arrival::Arrival;
-use crate::config::{Config, ConfigError, PortId};
+use crate::config::{Config, ConfigError, Mode, PortId};
 use crate::control;
 use crate::flow::{FlowView, Flows, Generations};
 use crate::forward;
+use crate::host;
 use crate::icmp;
 use crate::load::{OwnerView, Owners};
 use crate::neighbour;
@@ -62,6 +63,15 @@ impl Switch {
         decision
     }
 
+    /// In host mode, decides on a frame that leaves through the interface, and rewrites the frame in place: it passes, or
+    /// is dropped. Its length never changes. Times must not decrease. In gateway mode all frames pass.
+    pub fn handle_egress(&mut self, now: Time, frame: &mut [u8]) -> Decision {
+        let Switch { tables, state, .. } = self;
+        let decision = host::egress(tables, state, &mut Arrival { now, port: PortId::LOCAL, frame });
+        self.counters.count(decision.verdict);
+        decision
+    }
+
     /// Changes the configuration, except [`flows_max`](Config::flows_max). Flows and owners stay, but the
     /// term of a server that is not configured any more, or has another key, ends, so that its flows return to their original owners.
     /// Its sequence numbers are forgotten: with another key they may begin anew.
@@ -70,7 +80,7 @@ impl Switch {
     /// The first fault of the new configuration; the old one stays.
     pub fn reload(&mut self, config: Config) -> Result<(), ConfigError> {
         config.check()?;
-        if config.mode != self.tables.mode {
+        if config.mode != self.tables.mode() {
             return Err(ConfigError::ModeChange);
         }
         self.state.owners.set_timeout(config.owner_timeout);
@@ -112,24 +122,32 @@ impl Switch {
     }
 
     fn decide(&mut self, now: Time, port: PortId, frame: &mut [u8]) -> Decision {
-        let is_daemon = port == PortId::DAEMON;
-        if !is_daemon && self.tables.port(port).is_none() {
-            return Decision::drop(Verdict::DropUnknownPort);
-        }
-        let has_header = frame.len() >= HEADER_BYTES;
-        if !is_daemon && has_header && target_mac(frame).is_ok_and(forward::is_link_local) {
-            return Decision::drop(Verdict::DropLinkLocal);
+        let is_internal = self.tables.is_internal(port);
+        if !is_internal {
+            match self.tables.mode() {
+                Mode::Host if !host::concerns(&self.tables, port, frame) => return Decision::pass(),
+                Mode::Host => {}
+                Mode::Gateway if self.tables.port(port).is_none() => {
+                    return Decision::drop(Verdict::DropUnknownPort);
+                }
+                Mode::Gateway => {
+                    let has_header = frame.len() >= HEADER_BYTES;
+                    if has_header && target_mac(frame).is_ok_and(forward::is_link_local) {
+                        return Decision::drop(Verdict::DropLinkLocal);
+                    }
+                }
+            }
         }
         let parsed = parse(frame);
         if let Some((packet, udp)) = parsed.as_ref().ok().and_then(|parsed| self.control_message(parsed)) {
             let Switch { tables, state, epoch, .. } = self;
             return control::handle(tables, state, *epoch, now, port, frame, (packet, udp));
         }
-        if is_daemon {
+        if is_internal {
             return Decision::drop(Verdict::DropUnknownPort);
         }
-        let Ok(parsed) = parsed else { return Decision::drop(Verdict::DropShort) };
-        let is_server_port = self.tables.is_server_port(port);
+        let Ok(parsed) = parsed else { return forward::malformed(&self.tables) };
+        let is_server_port = self.is_server_port(port);
         let mut arrival = Arrival { now, port, frame };
         match &parsed {
             Parsed::Ip(packet @ Packet { upper: Upper::Tcp(segment), .. }) => {
@@ -157,6 +175,12 @@ impl Switch {
         }
     }
 
+    /// Whether the sources of a port's frames are checked (rule 4a). In host mode they are not checked at arrival: the local
+    /// server's frames are checked when they leave, and those of other servers to their clients do not arrive here.
+    fn is_server_port(&self, port: PortId) -> bool {
+        !self.tables.is_host() && self.tables.is_server_port(port)
+    }
+
     /// The headers of a datagram to a control endpoint.
     fn control_message<'a>(&self, parsed: &'a Parsed) -> Option<(&'a Packet, &'a Transport)> {
         let Parsed::Ip(packet) = parsed else { return None };
@@ -165,10 +189,11 @@ impl Switch {
     }
 
     fn handle_tcp(&mut self, arrival: &mut Arrival<'_>, packet: &Packet, segment: &Transport) -> Decision {
+        let is_server_port = self.is_server_port(arrival.port);
         let Switch { tables, state, .. } = self;
         // The source decides first. A segment of a server that is a client of another service has no place as its
         // source.
-        let place = if tables.is_server_port(arrival.port) { tables.place(segment.source) } else { None };
+        let place = if is_server_port { tables.place(segment.source) } else { None };
         match place {
             Some(&place) => tcp::from_place(tables, state, arrival, (packet, segment), place),
             None => tcp::from_client(tables, state, arrival, packet, segment),

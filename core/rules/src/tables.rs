@@ -19,7 +19,7 @@ pub(crate) type Keyed = FixedState;
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Tables {
-    pub(crate) mode: Mode,
+    mode: Mode,
     ports: Vec<Option<Port>>,
     stations: HashMap<Mac, PortId, Keyed>,
     /// The longest first.
@@ -47,6 +47,7 @@ impl Tables {
     /// `config` must have passed its check.
     pub(crate) fn new(config: Config, hash: &Keyed) -> Tables {
         let homes = config.homes();
+        let local = config.local_server().map(|server| server.id);
         let Config {
             mode,
             ports,
@@ -76,6 +77,11 @@ impl Tables {
         };
         tables.homes.extend(homes);
         for port in ports {
+            // The local server has the rights of the interface's port.
+            if mode == Mode::Host {
+                tables.ports[usize::from(PortId::LOCAL.number())] =
+                    Some(Port { id: PortId::LOCAL, ..port.clone() });
+            }
             let index = usize::from(port.id.number());
             tables.ports[index] = Some(port);
         }
@@ -86,13 +92,42 @@ impl Tables {
             Some(Sender { key: daemon_key, address: Address::ZERO, mac: Mac::ZERO, port: PortId::DAEMON });
         for server in servers {
             tables.servers_by_mac.insert(server.mac, server.id);
-            let (key, address, mac, port) = (server.key, server.address, server.mac, server.port);
+            let (key, address, mac) = (server.key, server.address, server.mac);
+            let port = if Some(server.id) == local { PortId::LOCAL } else { server.port };
             tables.senders[usize::from(server.id.0)] = Some(Sender { key, address, mac, port });
         }
         tables
     }
 
-    /// A configured port; not the daemon's.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) fn is_host(&self) -> bool {
+        self.mode == Mode::Host
+    }
+
+    /// Whether a port has no interface: the daemon's, and in host mode that of the local server.
+    pub(crate) fn is_internal(&self, port: PortId) -> bool {
+        port == PortId::DAEMON || self.is_local(port)
+    }
+
+    /// Whether a port is that of the local server of a host.
+    pub(crate) fn is_local(&self, port: PortId) -> bool {
+        self.is_host() && port == PortId::LOCAL
+    }
+
+    /// Whether the switch is on the interface of this server.
+    pub(crate) fn is_local_server(&self, server: ServerId) -> bool {
+        self.sender(server).is_some_and(|server| self.is_local(server.port))
+    }
+
+    /// Whether the entries of a service's flows are here: in host mode, if its original owner is the local server.
+    pub(crate) fn is_arbitrated(&self, service: &Place) -> bool {
+        !self.is_host() || self.is_local_server(service.server)
+    }
+
+    /// A configured port, or that of the local server; not the daemon's.
     pub(crate) fn port(&self, id: PortId) -> Option<&Port> {
         self.ports[usize::from(id.number())].as_ref()
     }

@@ -35,6 +35,9 @@ pub(crate) fn from_place(
         Ok(Source::Original) => forward::plain(tables, arrival, packet),
         Ok(Source::Owner { original_mac }) => {
             rewrite::set_tcp_end(arrival.frame, packet.network, tcp, End::Source, place.service);
+            if tables.is_host() {
+                return Decision::up(Verdict::FromOwner);
+            }
             rewrite::set_source_mac(arrival.frame, original_mac);
             let decision = forward::plain(tables, arrival, packet);
             match decision.verdict {
@@ -57,13 +60,16 @@ fn check_source(
     let &Arrival { now, port, ref frame } = arrival;
     let mac = source_mac(frame).map_err(|Short| Verdict::DropShort)?;
     let server_on_port = |server| tables.sender(server).filter(|server| server.port == port);
+    // Whatever leaves a host through its interface is the local server's.
+    let is_its_mac = |other| tables.is_local(port) || other == mac;
     let key = FlowKey { client: tcp.target, service: place.service };
     let Some(entry) = state.settled(key, now) else {
-        let original = server_on_port(place.server).filter(|server| place.is_endpoint() && server.mac == mac);
+        let original =
+            server_on_port(place.server).filter(|server| place.is_endpoint() && is_its_mac(server.mac));
         return original.map(|_| Source::Original).ok_or(Verdict::DropNotOwner);
     };
     let owner = entry.owner();
-    if server_on_port(owner.server).is_none() || owner.mac != mac || owner.at != tcp.source {
+    if server_on_port(owner.server).is_none() || !is_its_mac(owner.mac) || owner.at != tcp.source {
         return Err(Verdict::DropNotOwner);
     }
     // After the export, packets that had already passed the switch make the source's kernel answer with RST. A source
@@ -105,7 +111,7 @@ pub(crate) fn from_client(
 }
 
 /// The segment of a packet that can be rewritten: a whole packet with a complete TCP header.
-fn unfragmented(frame: &[u8], packet: &Packet, tcp: &Transport) -> Result<Segment, Verdict> {
+pub(crate) fn unfragmented(frame: &[u8], packet: &Packet, tcp: &Transport) -> Result<Segment, Verdict> {
     if tcp.is_fragment {
         return Err(Verdict::DropFragment);
     }

@@ -40,7 +40,8 @@ pub enum Verdict {
     /// Dropped: the Ethernet destination is not a configured station, or the flow's owner or target is not configured
     /// any more.
     DropUnknownStation,
-    /// Dropped: no prefix contains its destination.
+    /// Dropped: no prefix contains its destination; in host mode, a packet for another server's host whose hop limit is
+    /// used up.
     DropNoRoute,
     /// Dropped: a control message from a port that is neither a server's nor the daemon's.
     DropControlPort,
@@ -110,11 +111,12 @@ impl Verdict {
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// To the kernel of the switch's host.
+    /// To the kernel of the switch's host. At a host's egress: out of the interface.
     Pass,
     /// Nowhere.
     Drop,
-    /// Out of this port. Relayed control messages may leave through the port on which they arrived.
+    /// Out of this port. Relayed control messages may leave through the port on which they arrived, and in host mode
+    /// all packets.
     To(PortId),
     /// Out of all configured ports but the one on which it arrived.
     Flood,
@@ -134,6 +136,11 @@ pub struct Decision {
 impl Decision {
     pub(crate) fn pass() -> Decision {
         Decision { verdict: Verdict::Passed, action: Action::Pass }
+    }
+
+    /// Passes to the kernel for another reason than [`pass`](Self::pass).
+    pub(crate) fn up(verdict: Verdict) -> Decision {
+        Decision { verdict, action: Action::Pass }
     }
 
     pub(crate) fn drop(verdict: Verdict) -> Decision {

@@ -145,7 +145,7 @@ impl Endpoint {
             return None;
         }
         let frame = datagram::frame(source.ip(), source.port(), self.at, payload);
-        let returned = tables.handle(&frame).ok()??;
+        let returned = tables.handle_local(&frame).ok()??;
         let (target, payload) = datagram::read(&returned)?;
         // The program leaves a message for this host's own server addressed to the control endpoint.
         if target == self.at {

@@ -208,6 +208,10 @@ impl Tables for Program {
         self.read().control(frame).map_err(|error| error.to_string())
     }
 
+    fn handle_local(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        self.read().control_at(PortId::LOCAL, frame).map_err(|error| error.to_string())
+    }
+
     fn visit_flows(&self, visit: &mut dyn FnMut(&FlowEntry)) -> Result<(), String> {
         let switch = self.read();
         let flows = switch.flows().map_err(|error| error.to_string())?;

@@ -12,6 +12,11 @@ pub(crate) trait Tables: Send + Sync + 'static {
     /// program drops the frame.
     fn handle(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, String>;
 
+    /// Passes a frame with a message of this host's own server through the program, in host mode. Returns the frame with the
+    /// answer, or with a message for another server, or with one for this host's own server, whose destination is still the
+    /// control endpoint.
+    fn handle_local(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, String>;
+
     /// Calls `visit` for each entry of the table of flows. Entries that begin or end during the call may be missing. `visit`
     /// must not use the tables.
     fn visit_flows(&self, visit: &mut dyn FnMut(&FlowEntry)) -> Result<(), String>;
@@ -238,6 +243,10 @@ pub(crate) mod memory {
             let [a, b, c, d, .., high, low] = head[SOURCE_IPV4..SOURCE_IPV4 + 10] else { unreachable!() };
             let source = SocketAddr::from(([a, b, c, d], u16::from_be_bytes([high, low])));
             Ok(Some(datagram::frame(control.ip(), control.port(), source, &self.key.emit(&answer))))
+        }
+
+        fn handle_local(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, String> {
+            self.handle(frame)
         }
 
         fn visit_flows(&self, visit: &mut dyn FnMut(&FlowEntry)) -> Result<(), String> {

@@ -3,15 +3,13 @@
 #ifndef SPILLWAY_PARSE_H
 #define SPILLWAY_PARSE_H
 
-#include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/in6.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
-#include <stdbool.h>
 #include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
+#include "context.h"
 
 /* Maximum extension headers. RFC 8200 §4.1 recommends at most five of the kinds that are parsed here. */
 #define EXTENSIONS_MAX 8
@@ -36,7 +34,7 @@ enum parsed {
     /* All of struct packet is set: */
     PARSED_PORTS, /* TCP or UDP */
     /* Only the addresses are set, for IP also is_ipv6 and network: */
-    PARSED_ARP,            /* the local address is the target's, the peer's is the sender's (RFC 826) */
+    PARSED_ARP,            /* of the ARP packet's target and of its sender (RFC 826) */
     PARSED_NO_PORTS,       /* neither TCP nor UDP over IP */
     PARSED_LATER_FRAGMENT, /* ports are in another fragment */
     PARSED_LONG_CHAIN,     /* EXTENSIONS_MAX extension headers, or a first fragment without all headers (RFC 7112) */
@@ -44,10 +42,10 @@ enum parsed {
 
 /* A received packet. */
 struct packet {
-    struct address local; /* destination */
-    struct address peer;  /* source */
-    __be16 local_port;
-    __be16 peer_port;
+    struct address target; /* destination */
+    struct address source;
+    __be16 target_port;
+    __be16 source_port;
     __u8 protocol; /* IPPROTO_TCP or IPPROTO_UDP */
     bool is_fragment;
     bool is_ipv6;
@@ -104,14 +102,7 @@ static __always_inline struct address mapped(__be32 ipv4)
     return (struct address){{0, 0, bpf_htonl(0xffff), ipv4}};
 }
 
-/* Copies bytes of the frame; false if the frame is too short. A direct read at an offset that depends on the
- * frame's content would need CAP_PERFMON, not only CAP_BPF. */
-static __always_inline bool load(struct xdp_md *context, __u32 at, void *to, __u32 bytes)
-{
-    return bpf_xdp_load_bytes(context, at, to, bytes) == 0;
-}
-
-static __always_inline enum parsed parse_ports(struct xdp_md *context, __u32 at, struct packet *packet)
+static __always_inline enum parsed parse_ports(struct frame_context *context, __u32 at, struct packet *packet)
 {
     struct ports ports;
 
@@ -120,12 +111,12 @@ static __always_inline enum parsed parse_ports(struct xdp_md *context, __u32 at,
         return PARSED_NO_PORTS;
     if (!load(context, at, &ports, sizeof(ports)))
         return PARSED_SHORT;
-    packet->local_port = ports.destination;
-    packet->peer_port = ports.source;
+    packet->target_port = ports.destination;
+    packet->source_port = ports.source;
     return PARSED_PORTS;
 }
 
-static __always_inline enum parsed parse_ipv4(struct xdp_md *context, __u32 at, struct packet *packet)
+static __always_inline enum parsed parse_ipv4(struct frame_context *context, __u32 at, struct packet *packet)
 {
     struct iphdr header;
     __u16 fragment;
@@ -133,8 +124,8 @@ static __always_inline enum parsed parse_ipv4(struct xdp_md *context, __u32 at, 
     if (!load(context, at, &header, sizeof(header)) || header.version != 4 || header.ihl < 5)
         return PARSED_SHORT;
     packet->network = at;
-    packet->local = mapped(header.daddr);
-    packet->peer = mapped(header.saddr);
+    packet->target = mapped(header.daddr);
+    packet->source = mapped(header.saddr);
     packet->protocol = header.protocol;
     fragment = bpf_ntohs(header.frag_off);
     if (fragment & IPV4_FRAGMENT_OFFSET)
@@ -143,7 +134,7 @@ static __always_inline enum parsed parse_ipv4(struct xdp_md *context, __u32 at, 
     return parse_ports(context, at + header.ihl * 4, packet);
 }
 
-static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, struct packet *packet)
+static __always_inline enum parsed parse_ipv6(struct frame_context *context, __u32 at, struct packet *packet)
 {
     struct ipv6hdr header;
     __u32 end;
@@ -153,8 +144,8 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
         return PARSED_SHORT;
     packet->network = at;
     packet->is_ipv6 = true;
-    __builtin_memcpy(&packet->local, &header.daddr, sizeof(packet->local));
-    __builtin_memcpy(&packet->peer, &header.saddr, sizeof(packet->peer));
+    __builtin_memcpy(&packet->target, &header.daddr, sizeof(packet->target));
+    __builtin_memcpy(&packet->source, &header.saddr, sizeof(packet->source));
     next = header.nexthdr;
     at += sizeof(header);
     end = at + bpf_ntohs(header.payload_len);
@@ -194,7 +185,7 @@ static __always_inline enum parsed parse_ipv6(struct xdp_md *context, __u32 at, 
     return PARSED_LONG_CHAIN;
 }
 
-static __always_inline enum parsed parse_arp(struct xdp_md *context, __u32 at, struct packet *packet)
+static __always_inline enum parsed parse_arp(struct frame_context *context, __u32 at, struct packet *packet)
 {
     struct arp arp;
     __be32 sender, target;
@@ -207,8 +198,8 @@ static __always_inline enum parsed parse_arp(struct xdp_md *context, __u32 at, s
         return PARSED_OTHER;
     __builtin_memcpy(&sender, arp.sender_ip, sizeof(sender));
     __builtin_memcpy(&target, arp.target_ip, sizeof(target));
-    packet->peer = mapped(sender);
-    packet->local = mapped(target);
+    packet->source = mapped(sender);
+    packet->target = mapped(target);
     return PARSED_ARP;
 }
 
@@ -217,7 +208,7 @@ static __always_inline bool is_vlan_tag(__be16 kind)
     return kind == bpf_htons(ETH_P_8021Q) || kind == bpf_htons(ETH_P_8021AD);
 }
 
-static __always_inline enum parsed parse(struct xdp_md *context, struct packet *packet)
+static __always_inline enum parsed parse(struct frame_context *context, struct packet *packet)
 {
     struct ethhdr *header = (void *)(long)context->data;
     __u32 at = sizeof(*header);

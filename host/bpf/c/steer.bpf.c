@@ -30,18 +30,18 @@ static __always_inline int redirect(struct xdp_md *context, enum verdict verdict
 static __always_inline enum verdict owner(const struct packet *packet, const struct address_rule *rule)
 {
     struct endpoint endpoint = {
-        .address = packet->local,
-        .port = packet->local_port,
+        .address = packet->target,
+        .port = packet->target_port,
         .protocol = packet->protocol,
     };
     struct flow flow = {
-        .local = packet->local,
-        .peer = packet->peer,
-        .local_port = packet->local_port,
-        .peer_port = packet->peer_port,
+        .local = packet->target,
+        .peer = packet->source,
+        .local_port = packet->target_port,
+        .peer_port = packet->source_port,
         .protocol = packet->protocol,
     };
-    __u16 port = bpf_ntohs(packet->local_port);
+    __u16 port = bpf_ntohs(packet->target_port);
 
     if (rule && packet->protocol == IPPROTO_TCP && rule->first_port && port >= rule->first_port &&
         port <= rule->last_port)
@@ -66,7 +66,7 @@ int steer(struct xdp_md *context)
         return count(PASS_OTHER, XDP_PASS);
     if (parsed == PARSED_SHORT)
         return count(PASS_SHORT, XDP_PASS);
-    rule = bpf_map_lookup_elem(&addresses, &packet.local);
+    rule = bpf_map_lookup_elem(&addresses, &packet.target);
     is_separate = rule && rule->is_separate;
     switch (parsed) {
     case PARSED_LATER_FRAGMENT:

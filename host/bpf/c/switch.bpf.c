@@ -15,6 +15,15 @@ static __always_inline bool test_run(struct xdp_md *context, struct test_run **r
     return (void *)(*run + 1) <= (void *)(long)context->data;
 }
 
+/* Whether a run of the daemon is for a message of the local server: the number of its port is in the metadata before the
+ * frame. */
+static __always_inline bool is_marked_local(struct xdp_md *context)
+{
+    __u32 *number = (void *)(long)context->data_meta;
+
+    return (void *)(number + 1) <= (void *)(long)context->data && *number == PORT_LOCAL;
+}
+
 /* Sets time and ingress port; false if the frame arrived on an interface that is not a port. */
 static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
 {
@@ -36,7 +45,9 @@ static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
     if (!number)
         return false;
     frame->ingress = *number;
-    port = bpf_map_lookup_elem(&ports, number);
+    if (is_host && !is_test && frame->ingress == PORT_DAEMON && is_marked_local(context))
+        frame->ingress = PORT_LOCAL;
+    port = bpf_map_lookup_elem(&ports, &frame->ingress);
     if (!port)
         return false;
     frame->port = *port;
@@ -55,20 +66,24 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
     enum verdict verdict;
     void *data;
 
+    /* A host's frames pass also before its port is open. */
     if (!receive(context, frame))
-        return DROP_UNKNOWN_PORT;
+        return is_host ? PASSED : DROP_UNKNOWN_PORT;
     frame->parsed = parse_frame(context, &frame->packet);
     if (head(context, sizeof(struct ethernet), &data)) {
         frame->target = ((struct ethernet *)data)->target;
         frame->source = ((struct ethernet *)data)->source;
     }
-    if (frame->port.is_daemon)
+    if (frame->port.is_internal)
         return is_control(frame) ? control_rule(context, frame) : DROP_UNKNOWN_PORT;
+    frame->is_routed = same_mac(&frame->target, &frame->port.mac);
+    /* An Ethernet switch that does not know a station sends the frames for that one to all. */
+    if (is_host && (!frame->is_routed || frame->parsed == PARSED_SHORT))
+        return PASSED;
     if (is_link_local(&frame->target))
         return DROP_LINK_LOCAL;
     if (frame->parsed == PARSED_SHORT)
         return DROP_SHORT;
-    frame->is_routed = same_mac(&frame->target, &frame->port.mac);
     if (is_control(frame))
         return control_rule(context, frame);
     if (frame->parsed == PARSED_PORTS && frame->packet.protocol == IPPROTO_TCP) {
@@ -76,15 +91,17 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
         if (verdict != UNDECIDED)
             return verdict;
     }
-    if (frame->port.is_server && may_hide_tcp(frame))
+    if (!is_host && frame->port.is_server && may_hide_tcp(frame))
         return DROP_NOT_OWNER;
-    if (frame->port.is_server && announces_foreign(context, frame))
+    if (!is_host && frame->port.is_server && announces_foreign(context, frame))
         return DROP_ANNOUNCEMENT;
     if (may_be_error(frame)) {
         verdict = about_flow_of_quote(context, frame);
         if (verdict != UNDECIDED)
             return verdict;
     }
+    if (is_host)
+        return PASSED;
     verdict = forward(context, frame);
     return frame->from_owner && (verdict == SWITCHED || verdict == ROUTED) ? FROM_OWNER : verdict;
 }
@@ -110,8 +127,12 @@ static __always_inline int act(struct xdp_md *context, const struct frame *frame
         return XDP_PASS;
     if (verdict == FLOODED)
         return bpf_redirect_map(&egress, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
-    /* The daemon reads the answer from the buffer of its BPF_PROG_TEST_RUN. */
-    if (frame->egress == PORT_DAEMON)
+    /* The daemon reads the answer, or the message for another server, from the buffer of its BPF_PROG_TEST_RUN. */
+    if (frame->port.is_internal)
+        return XDP_TX;
+    if (is_local_port(frame->egress))
+        return XDP_PASS;
+    if (is_host)
         return XDP_TX;
     return bpf_redirect_map(&egress, frame->egress, XDP_DROP);
 }

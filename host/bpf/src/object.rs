@@ -39,6 +39,17 @@ pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
         .map_err(BpfError::of(format!("cannot read the program `{name}`")))
 }
 
+/// Sets the constant in a section of an object's source to true. To be called before [`load`].
+pub(crate) fn set_constant(object: &mut OpenObject, section: &str) {
+    let mut constants = object
+        .maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(section))
+        .unwrap_or_else(|| unreachable!("c/switch/settings.h defines a constant in this section"));
+    if let Some(constant) = constants.initial_value_mut().and_then(|bytes| bytes.first_mut()) {
+        *constant = 1;
+    }
+}
+
 pub(crate) fn load(name: &str, object: OpenObject) -> Result<Object, BpfError> {
     object.load().map_err(BpfError::of(format!("cannot load the program `{name}`")))
 }

@@ -56,7 +56,7 @@ pub enum Action {
 /// A frame with its expected outcome.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// Port at which the frame arrives.
+    /// Port at which the frame arrives, or [`EGRESS`](crate::setup::EGRESS).
     pub ingress: u8,
     /// The frame.
     pub frame: Vec<u8>,
@@ -142,6 +142,11 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/rules/cases")
 }
 
+/// The folder of the cases of host mode, with a setup of its own.
+pub fn host_folder() -> PathBuf {
+    folder().join("host")
+}
+
 /// Reads the common setup of a folder of cases.
 ///
 /// # Errors
@@ -150,6 +155,16 @@ pub fn read_setup(folder: &Path) -> Result<Setup, CaseFileError> {
     let path = folder.join("setup.txt");
     let text = fs::read_to_string(&path).map_err(|error| CaseFileError::Read(path.clone(), error))?;
     Setup::parse(&text).map_err(|error| CaseFileError::Text(path, error))
+}
+
+/// Reads all files of cases, of both modes.
+///
+/// # Errors
+/// As [`read_folder`].
+pub fn read_all() -> Result<Vec<CaseFile>, CaseFileError> {
+    let mut files = read_folder(&folder())?;
+    files.extend(read_folder(&host_folder())?);
+    Ok(files)
 }
 
 /// Reads all files of cases of a folder, in the order of their names. Cases of all files may continue those of

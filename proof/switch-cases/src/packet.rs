@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::mac::Mac;
 use crate::message::{FROM_SWITCH, Message};
-use crate::setup::Setup;
+use crate::setup::{LOCAL_PORT, Setup};
 
 /// Ethernet type of an 802.1Q tag.
 pub const VLAN: u16 = 0x8100;
@@ -272,6 +272,11 @@ impl Packet {
     pub(crate) fn relayed(&self, setup: &Setup, receiver: u8, control_port: u16) -> Option<Packet> {
         let server = setup.server(receiver)?;
         let mut relayed = self.clone();
+        if setup.is_host && server.port == LOCAL_PORT {
+            relayed.set_from_switch();
+            relayed.message_mut()?.key = server.key;
+            return Some(relayed);
+        }
         relayed.source = setup.port(server.port)?.mac;
         relayed.destination = server.mac;
         let ip = relayed.ip_mut()?;

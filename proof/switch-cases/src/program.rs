@@ -8,7 +8,7 @@ use spillway_transport::Time;
 
 use crate::mac::Mac;
 use crate::rules::{config, outcome, port};
-use crate::setup::Setup;
+use crate::setup::{EGRESS, Setup};
 use crate::switch::{FlowRow, Outcome, OwnerRow, Site, State, Switch};
 
 /// The kernel refuses test runs with shorter frames.
@@ -49,10 +49,11 @@ impl Switch for Program {
     }
 
     fn handle(&mut self, ingress: u8, now_ns: u64, frame: &[u8]) -> Outcome {
-        let run = self
-            .switch
-            .test_run(port(ingress), Time(now_ns), frame)
-            .unwrap_or_else(|error| panic!("{} bytes at port {ingress}: {error}", frame.len()));
+        let run = match ingress {
+            EGRESS => self.switch.test_egress(Time(now_ns), frame),
+            ingress => self.switch.test_run(port(ingress), Time(now_ns), frame),
+        };
+        let run = run.unwrap_or_else(|error| panic!("{} bytes at port {ingress}: {error}", frame.len()));
         let decision = Decision { verdict: run.verdict, action: run.action };
         outcome(&self.setup, ingress, decision, run.frame)
     }

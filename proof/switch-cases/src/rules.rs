@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use spillway_auth::SwitchKey;
 use spillway_rules::config::{Config, Place, Port, Prefix, Server, Station};
-use spillway_rules::{Action, Address, Decision, Endpoint, PortId, ServerId, ServiceId, SiteView};
+use spillway_rules::{Action, Address, Decision, Endpoint, Mode, PortId, ServerId, ServiceId, SiteView};
 use spillway_transport::Time;
 
 use crate::mac::Mac;
-use crate::setup::{DAEMON, Setup};
+use crate::setup::{DAEMON, EGRESS, LOCAL_PORT, Setup};
 use crate::switch::{FlowRow, Outcome, OwnerRow, Site, State, Switch, Verdict};
 
 /// The rules of `core/rules`.
@@ -37,7 +37,10 @@ impl Switch for Rules {
 
     fn handle(&mut self, ingress: u8, now_ns: u64, frame: &[u8]) -> Outcome {
         let mut frame = frame.to_vec();
-        let decision = self.switch.handle_frame(Time(now_ns), port(ingress), &mut frame);
+        let decision = match ingress {
+            EGRESS => self.switch.handle_egress(Time(now_ns), &mut frame),
+            ingress => self.switch.handle_frame(Time(now_ns), port(ingress), &mut frame),
+        };
         outcome(&self.setup, ingress, decision, frame)
     }
 
@@ -103,7 +106,10 @@ pub(crate) fn port(number: u8) -> PortId {
 pub(crate) fn outcome(setup: &Setup, ingress: u8, decision: Decision, frame: Vec<u8>) -> Outcome {
     let verdict = Verdict(decision.verdict as usize);
     let ports = match decision.action {
-        Action::Pass | Action::Drop => Vec::new(),
+        Action::Drop => Vec::new(),
+        Action::Pass if decision.verdict == spillway_rules::Verdict::Passed => Vec::new(),
+        Action::Pass if ingress == EGRESS => vec![PortId::HOST.number()],
+        Action::Pass => vec![LOCAL_PORT],
         Action::To(port) => vec![port.number()],
         Action::Flood => setup.flooded(ingress),
         Action::Answer => vec![ingress],
@@ -119,7 +125,8 @@ fn flows_max(number: u32) -> usize {
 /// The configuration that both implementations get.
 pub(crate) fn config(setup: &Setup) -> Config {
     let mac = |mac: Mac| spillway_wire::packet::ethernet::Mac(mac.0);
-    let ports = setup.ports.values().map(|item| Port {
+    let is_configured = |port: u8| !(setup.is_host && port == LOCAL_PORT);
+    let ports = setup.ports.values().filter(|port| is_configured(port.number)).map(|item| Port {
         id: port(item.number),
         mac: mac(item.mac),
         is_server: item.is_server,
@@ -127,6 +134,7 @@ pub(crate) fn config(setup: &Setup) -> Config {
     });
     let stations =
         setup.hosts.values().filter_map(|host| Some(Station { mac: mac(host.mac), port: port(host.port?) }));
+    let stations = stations.filter(|_| !setup.is_host);
     let prefixes = setup.prefixes.iter().map(|prefix| Prefix {
         address: Address::from(prefix.address),
         length: prefix.bits,
@@ -138,7 +146,7 @@ pub(crate) fn config(setup: &Setup) -> Config {
         key: SwitchKey::from_bytes(server.key),
         address: Address::from(server.address),
         mac: mac(server.mac),
-        port: port(server.port),
+        port: if is_configured(server.port) { port(server.port) } else { PortId::HOST },
     });
     let places = setup.places.values().map(|place| Place {
         at: Endpoint::from(place.at),
@@ -151,7 +159,7 @@ pub(crate) fn config(setup: &Setup) -> Config {
         .iter()
         .map(|address| Endpoint::from(std::net::SocketAddr::new(*address, setup.control_port)));
     Config {
-        mode: spillway_rules::Mode::Gateway,
+        mode: if setup.is_host { Mode::Host } else { Mode::Gateway },
         ports: ports.collect(),
         stations: stations.collect(),
         prefixes: prefixes.collect(),

@@ -10,6 +10,12 @@ use crate::mac::Mac;
 /// Number of the daemon's port. It has no interface.
 pub const DAEMON_PORT: u8 = 63;
 
+/// Number of the local server's port in host mode.
+pub const LOCAL_PORT: u8 = 62;
+
+/// In place of an ingress port: a frame that leaves a host through its interface.
+pub const EGRESS: u8 = 64;
+
 /// Id of the daemon's entry in the table of servers.
 pub const DAEMON: u8 = 0;
 
@@ -88,6 +94,8 @@ impl Place {
 /// The configuration of a switch.
 #[derive(Clone, Debug)]
 pub struct Setup {
+    /// The switch runs on the interface of the local server, whose host is at the port with number [`LOCAL_PORT`].
+    pub is_host: bool,
     /// Ports by name, without the daemon's.
     pub ports: BTreeMap<String, Port>,
     /// Hosts by name.
@@ -117,6 +125,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            is_host: false,
             ports: BTreeMap::new(),
             hosts: BTreeMap::new(),
             prefixes: Vec::new(),
@@ -139,9 +148,13 @@ impl Setup {
         self.ports.values().find(|port| port.number == number)
     }
 
-    /// Number of a port by its name, also of the daemon's.
+    /// Number of a port by its name, also of the daemon's; [`EGRESS`] for `egress`.
     pub fn port_number(&self, name: &str) -> Option<u8> {
-        if name == "daemon" { Some(DAEMON_PORT) } else { self.ports.get(name).map(|port| port.number) }
+        match name {
+            "daemon" => Some(DAEMON_PORT),
+            "egress" if self.is_host => Some(EGRESS),
+            _ => self.ports.get(name).map(|port| port.number),
+        }
     }
 
     /// Name of a port, for messages.

@@ -184,7 +184,8 @@ pub trait Switch {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
 
-    /// Handles a frame that arrives at a port (which may not exist, or be the daemon's) at this time.
+    /// Handles a frame that arrives at a port (which may not exist, or be the daemon's) at this time, or that leaves a
+    /// host ([`EGRESS`](crate::setup::EGRESS)).
     fn handle(&mut self, ingress: u8, now_ns: u64, frame: &[u8]) -> Outcome;
 
     /// Changes its configuration; flows and owners stay.

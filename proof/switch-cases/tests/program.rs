@@ -1,7 +1,7 @@
 //! All cases through the XDP program (`BPF_PROG_TEST_RUN`), whose state is compared with that of the rules after each
 //! step. Without the privileges to load the program the test says so and passes.
 
-use spillway_switch_cases::case::{Action, folder, read_folder};
+use spillway_switch_cases::case::{Action, read_all};
 use spillway_switch_cases::program::{FRAME_BYTES_MIN, Program};
 use spillway_switch_cases::rules::Rules;
 use spillway_switch_cases::run::{Coverage, run};
@@ -9,7 +9,7 @@ use spillway_switch_cases::switch::Switch;
 
 #[test]
 fn cases_get_their_outcomes() {
-    let files = read_folder(&folder()).unwrap_or_else(|error| panic!("{error}"));
+    let files = read_all().unwrap_or_else(|error| panic!("{error}"));
     let mut failures = Vec::new();
     for file in files {
         for mut case in file.cases {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use spillway_switch_cases::case::{folder, read_folder};
+use spillway_switch_cases::case::read_all;
 use spillway_switch_cases::message::{KINDS, STATUSES, name};
 use spillway_switch_cases::random::reachable_answers;
 use spillway_switch_cases::rules::Rules;
@@ -14,7 +14,7 @@ const STEPS_MIN: usize = 400;
 
 #[test]
 fn cases_get_their_outcomes() {
-    let files = read_folder(&folder()).unwrap_or_else(|error| panic!("{error}"));
+    let files = read_all().unwrap_or_else(|error| panic!("{error}"));
     let mut coverage = Coverage::default();
     let mut failures = Vec::new();
     let mut steps = BTreeSet::new();

@@ -22,7 +22,7 @@ use crate::verdict::{Action, Decision, Verdict};
 use request::{Context, Fields, Reply, Request};
 use send::{DATAGRAM_BYTES, UDP_HEADER_BYTES};
 
-/// Handles a datagram to a control endpoint that arrived on a configured port, or on the daemon's.
+/// Handles a datagram to a control endpoint that arrived on a configured port, on the daemon's, or on the local server's.
 pub(crate) fn handle(
     tables: &Tables,
     state: &mut State,
@@ -61,7 +61,11 @@ pub(crate) fn handle(
         }
         Reply::Relay(relay) => {
             let egress = send::relay(&context, state, frame, (packet, udp), (&relay, entry));
-            Decision::to(Verdict::Relayed, egress)
+            if tables.is_local(egress) {
+                Decision::up(Verdict::Relayed)
+            } else {
+                Decision::to(Verdict::Relayed, egress)
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn prepare(
         return Ok(ask(&target));
     }
     match &entry {
-        None => check_original(request, service)?,
+        None => check_original(context, request, service)?,
         Some(entry) => check_owner(entry, request, term)?,
     }
     let target = choose(context, state, request, service)?;
@@ -92,9 +92,9 @@ fn repeated_target(entry: &Entry, request: &Request, term: u64) -> Option<Site> 
     (is_owner && entry.repeat_generation() == request.generation).then_some(pending_move.target)
 }
 
-/// Whether a flow without entry is the sender's to move.
-fn check_original(request: &Request, service: &Place) -> Result<(), Status> {
-    if service.server != request.sender {
+/// Whether a flow without entry is the sender's to move, and here.
+fn check_original(context: &Context<'_>, request: &Request, service: &Place) -> Result<(), Status> {
+    if service.server != request.sender || !context.tables.is_arbitrated(service) {
         Err(Status::Forbidden)
     } else if request.generation != 0 {
         Err(Status::Stale)

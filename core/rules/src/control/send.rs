@@ -57,6 +57,11 @@ pub(super) fn relay(
         message.set_owner(relay.site);
         receiver.key.tag_message(message);
     });
+    // The daemon hands the message on. With the switch's own address as source the host's kernel would drop it.
+    if context.tables.is_local(receiver.port) {
+        finish(frame, packet, udp);
+        return receiver.port;
+    }
     let to = Endpoint::new(receiver.address.0, state.owners.control_port(relay.receiver));
     rewrite::set_udp_ends(frame, packet.network, udp, udp.target, to);
     let egress_mac = context.tables.port(receiver.port).map_or(Mac::ZERO, |port| port.mac);

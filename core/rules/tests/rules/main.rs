@@ -10,6 +10,7 @@ mod explore;
 mod forwarding;
 mod frames;
 mod heard;
+mod host;
 mod interleavings;
 mod liveness;
 mod load;

@@ -54,7 +54,9 @@ fn detach(args: &Args) -> Result<ExitCode, String> {
     let rest = spillway_switch::detach(&config.name).map_err(|error| error.to_string())?;
     if let Some(file) = rest {
         let file = file.display();
-        spillway_daemon::log_line(&format!("spillway: {file} is not of the switch, and stays with its directory"));
+        spillway_daemon::log_line(&format!(
+            "spillway: {file} is not of the switch, and stays with its directory"
+        ));
     }
     spillway_daemon::log_line(&format!("spillway: switch {} is detached", config.name));
     Ok(ExitCode::SUCCESS)

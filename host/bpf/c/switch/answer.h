@@ -90,10 +90,10 @@ static __noinline int send_answer(struct xdp_md *context, struct frame *frame, s
     control->message.flags = bpf_htons(FLAG_FROM_SWITCH);
     control->message.status = status;
     tag(&control->message, sender);
-    control->source = packet->local;
-    control->destination = packet->peer;
-    control->udp.source = packet->local_port;
-    control->udp.destination = packet->peer_port;
+    control->source = packet->target;
+    control->destination = packet->source;
+    control->udp.source = packet->target_port;
+    control->udp.destination = packet->source_port;
     write_datagram(context, packet, control, true);
     set_target(context, &frame->source);
     set_source(context, &frame->target);
@@ -117,14 +117,21 @@ static __noinline int relay(struct xdp_md *context, struct frame *frame, struct 
     control->message.status = outcome == RELAY_OK ? STATUS_OK : STATUS_FULL;
     write_state(control, &control->entry.target);
     tag(&control->message, receiver);
-    control->source = packet->local;
+    frame->egress = egress;
+    /* The daemon hands the message on. With the switch's own address as source the host's kernel would drop it. */
+    if (is_local_port(egress)) {
+        control->source = packet->source;
+        control->destination = packet->target;
+        write_datagram(context, packet, control, true);
+        return RELAYED;
+    }
+    control->source = packet->target;
     control->destination = receiver->address;
-    control->udp.source = packet->local_port;
+    control->udp.source = packet->target_port;
     control->udp.destination = owner->control_port;
     write_datagram(context, packet, control, false);
     set_target(context, &receiver->mac);
     set_source(context, &port->mac);
-    frame->egress = egress;
     return RELAYED;
 }
 

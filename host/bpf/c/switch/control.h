@@ -15,9 +15,9 @@ static __always_inline bool is_control(const struct frame *frame)
     if (frame->parsed != PARSED_PORTS || packet->protocol != IPPROTO_UDP || packet->is_fragment)
         return false;
     config = only(&settings);
-    if (!config || packet->local_port != config->control_port)
+    if (!config || packet->target_port != config->control_port)
         return false;
-    own = bpf_map_lookup_elem(&own_addresses, &packet->local);
+    own = bpf_map_lookup_elem(&own_addresses, &packet->target);
     return own && own->is_control;
 }
 
@@ -268,14 +268,14 @@ static __always_inline __u32 decide_message(struct control *control, const struc
 /* Handles a frame that is_control() has found. */
 __noinline int control_rule(struct xdp_md *context, struct frame *frame)
 {
-    __u32 index = frame && frame->ingress == PORT_DAEMON;
+    __u32 index = frame && frame->port.is_internal;
     struct control *control = bpf_map_lookup_elem(&scratch, &index);
     struct settings *config = only(&settings);
     struct server *sender;
     struct owner *owner;
     __u32 decision;
 
-    if (!control || !config || !frame || !(frame->port.is_server || frame->port.is_daemon))
+    if (!control || !config || !frame || !(frame->port.is_server || frame->port.is_internal))
         return DROP_CONTROL_PORT;
     if (!read_message(context, &frame->packet, control))
         return DROP_CONTROL_INVALID;

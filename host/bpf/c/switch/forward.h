@@ -45,7 +45,7 @@ static __always_inline bool asks_for_own(struct xdp_md *context, const struct fr
     struct solicitation solicitation;
 
     if (frame->parsed == PARSED_ARP)
-        return is_own(&packet->local);
+        return is_own(&packet->target);
     if (frame->parsed != PARSED_NO_PORTS || !packet->is_ipv6 || packet->is_fragment ||
         packet->protocol != IPPROTO_ICMPV6)
         return false;
@@ -80,14 +80,14 @@ static __always_inline enum verdict route(struct xdp_md *context, struct frame *
     struct prefix prefix = {.bits = PREFIX_BITS, .family = frame->packet.is_ipv6 ? 6 : 4};
     struct next_hop *next;
 
-    __builtin_memcpy(prefix.address, &frame->packet.local, sizeof(prefix.address));
-    if (!is_ip(frame->parsed) || is_own(&frame->packet.local))
+    __builtin_memcpy(prefix.address, &frame->packet.target, sizeof(prefix.address));
+    if (!is_ip(frame->parsed) || is_own(&frame->packet.target))
         return PASSED;
     /* The host's own link-local addresses are in no table. Its kernel does not forward such packets either. */
-    if (frame->packet.is_ipv6 && is_link_local_ipv6(&frame->packet.local))
+    if (frame->packet.is_ipv6 && is_link_local_ipv6(&frame->packet.target))
         return PASSED;
-    if (!is_routable(&frame->packet.peer, frame->packet.is_ipv6) ||
-        !is_routable(&frame->packet.local, frame->packet.is_ipv6))
+    if (!is_routable(&frame->packet.source, frame->packet.is_ipv6) ||
+        !is_routable(&frame->packet.target, frame->packet.is_ipv6))
         return DROP_NO_ROUTE;
     next = bpf_map_lookup_elem(&prefixes, &prefix);
     if (!next)

@@ -4,7 +4,6 @@
 
 #include "maps.h"
 
-/* In `packet`, `local` is the destination and `peer` the source: parse.h is shared with a program at an endpoint. */
 struct frame {
     struct packet packet;
     enum parsed parsed;
@@ -62,7 +61,7 @@ struct tcp {
 
 /* Sets `data` to the frame's first bytes; false if it is shorter. (Not a pointer that may be NULL, because without
  * CAP_PERFMON the program may not compare a pointer to the frame with 0.) */
-static __always_inline bool head(struct xdp_md *context, __u32 bytes, void **data)
+static __always_inline bool head(struct frame_context *context, __u32 bytes, void **data)
 {
     *data = (void *)(long)context->data;
     return *data + bytes <= (void *)(long)context->data_end;
@@ -83,13 +82,13 @@ static __always_inline bool has_plain_headers(const struct packet *packet)
 }
 
 /* A function of its own: its local variables take space on the stack (512 bytes in all) only during the call. */
-__noinline int parse_slowly(struct xdp_md *context, struct packet *packet)
+__noinline int parse_slowly(struct frame_context *context, struct packet *packet)
 {
     return packet ? parse(context, packet) : PARSED_SHORT;
 }
 
 /* As parse(), but faster for TCP and UDP over IPv4 without VLAN tags, options and fragments. */
-static __always_inline enum parsed parse_frame(struct xdp_md *context, struct packet *packet)
+static __always_inline enum parsed parse_frame(struct frame_context *context, struct packet *packet)
 {
     struct ethernet *ethernet;
     struct ipv4 *ip;
@@ -106,10 +105,10 @@ static __always_inline enum parsed parse_frame(struct xdp_md *context, struct pa
         (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP))
         return parse_slowly(context, packet);
     ports = (void *)(ip + 1);
-    packet->local = mapped(ip->destination);
-    packet->peer = mapped(ip->source);
-    packet->local_port = ports->destination;
-    packet->peer_port = ports->source;
+    packet->target = mapped(ip->destination);
+    packet->source = mapped(ip->source);
+    packet->target_port = ports->destination;
+    packet->source_port = ports->source;
     packet->protocol = ip->protocol;
     packet->network = PLAIN_NETWORK;
     packet->transport = PLAIN_TRANSPORT;
@@ -117,7 +116,7 @@ static __always_inline enum parsed parse_frame(struct xdp_md *context, struct pa
 }
 
 /* Copies the TCP header without options; false if the frame is too short. */
-static __always_inline bool load_tcp(struct xdp_md *context, const struct packet *packet, struct tcp *tcp)
+static __always_inline bool load_tcp(struct frame_context *context, const struct packet *packet, struct tcp *tcp)
 {
     void *data;
 

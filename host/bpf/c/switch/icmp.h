@@ -66,7 +66,7 @@ __noinline int read_quote(struct xdp_md *context, const struct packet *packet, s
         return false;
     quote->network = packet->transport + ERROR_HEADER_BYTES;
     if (!read_quoted_addresses(context, packet->is_ipv6, quote) ||
-        !same_address(&quote->key.service, &packet->local))
+        !same_address(&quote->key.service, &packet->target))
         return false;
     length_at = packet->network + (packet->is_ipv6 ? 4 : __builtin_offsetof(struct ipv4, length));
     if (!load(context, length_at, &length, sizeof(length)))

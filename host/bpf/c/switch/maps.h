@@ -15,12 +15,14 @@ struct settings {
     __u16 server_last; /* the highest id of a configured server */
     __u64 epoch;
     __u64 owner_timeout; /* ns */
+    __u8 is_host;        /* for the loader, which refuses pinned maps of the other mode */
+    __u8 zero[7];
 };
 
 struct port {
     struct mac mac;
     __u8 is_server;
-    __u8 is_daemon;
+    __u8 is_internal; /* the daemon's or the local server's: it has no interface, and accepts only control messages */
 };
 
 struct station_key {
@@ -292,7 +294,7 @@ struct {
 } verdicts SEC(".maps");
 
 /* Working memory of control_rule(), two elements for each CPU. Element 0 is for packets, of which a CPU handles one at
- * a time; element 1 is for the daemon's messages, because a packet can interrupt BPF_PROG_TEST_RUN in old kernels. */
+ * a time; element 1 is for the messages of internal ports, because a packet can interrupt BPF_PROG_TEST_RUN in old kernels. */
 struct {
     __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     __uint(max_entries, 2);

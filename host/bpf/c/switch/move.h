@@ -186,6 +186,13 @@ static __always_inline bool is_possible(const struct flow_key *key)
     return client[3] || (!is_ipv4(&key->client) && (client[0] | client[1] | client[2]));
 }
 
+/* Whether the flows of a message's service have their entries here, if its sender is their original owner: in host mode, if
+ * the sender is the local server. */
+static __always_inline bool is_arbiter(const struct control *control)
+{
+    return !is_host || control->ingress == PORT_LOCAL;
+}
+
 static __noinline __u32 prepare(struct control *control, struct flow *flow)
 {
     struct entry *entry = &control->entry;
@@ -207,7 +214,7 @@ static __noinline __u32 prepare(struct control *control, struct flow *flow)
     if (state == STATE_OWNED)
         status = owns(control);
     else
-        status = control->place.server == control->sender ? STATUS_OK : STATUS_FORBIDDEN;
+        status = control->place.server == control->sender && is_arbiter(control) ? STATUS_OK : STATUS_FORBIDDEN;
     if (status != STATUS_OK)
         return answer(status);
     if (generation != named)

@@ -38,14 +38,14 @@ __noinline int announces_foreign(struct xdp_md *context, const struct frame *fra
         return false;
     /* Receivers learn the sender's address also from requests. */
     if (frame->parsed == PARSED_ARP)
-        return is_foreign(&frame->packet.peer, frame->ingress);
+        return is_foreign(&frame->packet.source, frame->ingress);
     if (frame->parsed != PARSED_NO_PORTS || !frame->packet.is_ipv6 || frame->packet.protocol != IPPROTO_ICMPV6)
         return false;
     at = frame->packet.transport;
     if (!load(context, at, &discovery.type, sizeof(discovery.type)) || discovery.type < ROUTER_SOLICITATION ||
         discovery.type > REDIRECT)
         return false;
-    if (is_foreign(&frame->packet.peer, frame->ingress))
+    if (is_foreign(&frame->packet.source, frame->ingress))
         return true;
     if (discovery.type != NEIGHBOUR_ADVERTISEMENT && discovery.type != REDIRECT)
         return false;

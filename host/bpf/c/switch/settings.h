@@ -8,7 +8,7 @@
 
 /* Version of the keys and values of all maps. Increase it with every change: a loader refuses pinned maps of
  * another version. */
-#define LAYOUT_VERSION 2
+#define LAYOUT_VERSION 3
 
 /* Ports: their numbers are bits of a 64-bit set (may_own_ports). */
 #define PORTS_MAX 64
@@ -16,6 +16,8 @@
 #define INTERFACES_MAX 128
 /* The port of the switch's daemon. Its messages come in through BPF_PROG_TEST_RUN; it has no interface. */
 #define PORT_DAEMON 63
+/* The port of a host's local server. Its messages come in like the daemon's. In gateway mode a port like others. */
+#define PORT_LOCAL 62
 /* Port of an address in the map `stations` that is a server's, but no configured station's. */
 #define PORT_NONE 255
 /* Configured stations, and the Ethernet addresses of servers that are not stations. */
@@ -55,6 +57,15 @@
 
 /* Hop limit of answers and relayed messages. */
 #define HOP_LIMIT 64
+
+/* Host mode: the program is at the interface of the local server. The loader sets this constant before loading, because
+ * frames pass also before the maps have a configuration. */
+const volatile bool is_host SEC(".rodata.mode") = false;
+
+static __always_inline bool is_local_port(__u32 port)
+{
+    return is_host && port == PORT_LOCAL;
+}
 
 /*
  * In tests the caller of BPF_PROG_TEST_RUN gives the time and the ingress port, and gets the decision, in metadata

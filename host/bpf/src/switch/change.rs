@@ -15,7 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use libbpf_rs::ProgramMut;
-use spillway_rules::{Config, PortId};
+use spillway_rules::{Config, ConfigError, PortId};
 
 use super::ports::{PortError, Ports};
 use super::tables::ConfigureError;
@@ -52,6 +52,9 @@ impl Switch {
         interfaces: &BTreeMap<PortId, String>,
     ) -> Result<Vec<(PortId, PortError)>, SwitchError> {
         config.check()?;
+        if config.mode != self.mode {
+            return Err(ConfigError::ModeChange.into());
+        }
         let program = object::program(NAME, &self.object);
         if self.has_adopted_links {
             self.ports.update_program(&program)?;

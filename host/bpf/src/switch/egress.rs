@@ -11,12 +11,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapCore, Object, Program, TC_EGRESS, TC_INGRESS, TcHook};
+use libbpf_rs::{MapCore, Object, OpenObject, Program, TC_EGRESS, TC_INGRESS, TcHook};
 
 use crate::{BpfError, attach, object};
 
 /// The program's name in `c/switch_egress.bpf.c`.
-const NAME: &str = "spillway_egress";
+pub(super) const NAME: &str = "spillway_egress";
 
 /// Priority of the filter among those of the interface: filters with lower numbers see a packet before, and hide it from this
 /// one if they do not continue. Not 1, which others use.
@@ -38,13 +38,7 @@ impl Egress {
     /// Loads the program with the maps of the XDP program, whose object is loaded. With `pins`, a directory, the program is
     /// pinned there until [`forget_others`](Egress::forget_others) of a later one.
     pub(super) fn load(ingress: &Object, pins: Option<&Path>) -> Result<Egress, BpfError> {
-        let mut object = object::open(NAME, object::SWITCH_EGRESS)?;
-        for mut map in object.maps_mut() {
-            // Constants have the name of their object; all others are the maps of the XDP program.
-            let Some(shared) = ingress.maps().find(|shared| shared.name() == map.name()) else { continue };
-            map.reuse_fd(shared.as_fd()).map_err(BpfError::of(format!("cannot use a map in `{NAME}`")))?;
-        }
-        let object = object::load(NAME, object)?;
+        let object = object::load(NAME, open(ingress)?)?;
         let mut program = object::program(NAME, &object);
         let id = Program::id_from_fd(program.as_fd())
             .map_err(BpfError::of(format!("cannot read the number of the program `{NAME}`")))?;
@@ -103,6 +97,20 @@ impl Egress {
         }
         Ok(())
     }
+}
+
+/// Opens the program's object, with the maps of the XDP program, whose object is loaded.
+pub(super) fn open(ingress: &Object) -> Result<OpenObject, BpfError> {
+    let mut object = object::open(NAME, object::SWITCH_EGRESS)?;
+    object::set_constant(&mut object, ".rodata.mode");
+    for mut map in object.maps_mut() {
+        // The constants are the object's own.
+        let is_shared = !map.name().to_string_lossy().contains(".rodata");
+        let shared = ingress.maps().find(|shared| is_shared && shared.name() == map.name());
+        let Some(shared) = shared else { continue };
+        map.reuse_fd(shared.as_fd()).map_err(BpfError::of(format!("cannot use a map in `{NAME}`")))?;
+    }
+    Ok(object)
 }
 
 /// Detaches the programs of a switch that no process uses from all interfaces of the network namespace. `pins`: the directory

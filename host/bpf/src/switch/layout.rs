@@ -4,11 +4,11 @@
 
 use spillway_auth::SwitchKey;
 use spillway_rules::config::{Place, Port, Server};
-use spillway_rules::{Address, Endpoint, PortId, ServerId, ServiceId};
+use spillway_rules::{Address, Endpoint, Mode, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
-pub(super) const LAYOUT_VERSION: u32 = 2;
+pub(super) const LAYOUT_VERSION: u32 = 3;
 /// `PORT_NONE` in `c/switch/settings.h`: the port of an address that is a server's, but no configured station's.
 pub(super) const PORT_NONE: u8 = 255;
 /// The key of an array's only element, or of its first one.
@@ -121,10 +121,11 @@ pub(super) struct Settings {
     pub(super) server_last: u8,
     pub(super) epoch: u64,
     pub(super) owner_timeout_ns: u64,
+    pub(super) is_host: bool,
 }
 
 impl Settings {
-    const BYTES: usize = 24;
+    const BYTES: usize = 32;
 
     pub(super) fn value(&self) -> Vec<u8> {
         Writer::new()
@@ -133,7 +134,15 @@ impl Settings {
             .u16(self.server_last.into())
             .u64(self.epoch)
             .u64(self.owner_timeout_ns)
+            .u8(self.is_host.into())
+            .bytes(&[0; 7])
             .finish(Settings::BYTES)
+    }
+
+    /// The mode of pinned settings that have this layout.
+    pub(super) fn mode(value: &[u8]) -> Option<Mode> {
+        const IS_HOST: usize = 24;
+        value.get(IS_HOST).map(|is_host| if *is_host == 0 { Mode::Gateway } else { Mode::Host })
     }
 
     /// The layout's version and the epoch of pinned settings.
@@ -150,10 +159,10 @@ pub(super) fn shared(epoch: u64) -> Vec<u8> {
     Writer::new().u64(0).u64(epoch).u64(0).u64(0).u64(0).finish(40)
 }
 
-/// `struct port`.
-pub(super) fn port(port: Option<&Port>, is_daemon: bool) -> Vec<u8> {
+/// `struct port`. `is_internal`: the port has no interface, and accepts only control messages.
+pub(super) fn port(port: Option<&Port>, is_internal: bool) -> Vec<u8> {
     let (mac, is_server) = port.map_or((Mac::ZERO, false), |port| (port.mac, port.is_server));
-    Writer::new().mac(mac).u8(is_server.into()).u8(is_daemon.into()).finish(8)
+    Writer::new().mac(mac).u8(is_server.into()).u8(is_internal.into()).finish(8)
 }
 
 /// `struct station_key`.
@@ -275,8 +284,10 @@ mod tests {
 
     #[test]
     fn a_foreign_layout_is_recognized_by_its_first_bytes() {
-        let ours = Settings { control_port: 1, server_last: 2, epoch: 3, owner_timeout_ns: 4 }.value();
+        let ours = Settings { control_port: 1, server_last: 2, epoch: 3, owner_timeout_ns: 4, is_host: true }
+            .value();
         assert_eq!(Settings::version_and_epoch(&ours), Some((LAYOUT_VERSION, 3)));
         assert_eq!(Settings::version_and_epoch(&ours[..3]), None);
+        assert_eq!((Settings::mode(&ours), Settings::mode(&ours[..24])), (Some(Mode::Host), None));
     }
 }

@@ -12,6 +12,7 @@ mod pins;
 mod ports;
 mod run;
 mod tables;
+mod test_egress;
 
 use std::fmt;
 use std::path::Path;
@@ -36,6 +37,7 @@ pub use pins::{PINS, PinError, check_file_system, remove};
 pub use ports::PortError;
 pub use ports::state::PortState;
 pub use run::TestRun;
+use test_egress::TestEgress;
 
 const NAME: &str = "spillway_switch";
 
@@ -122,8 +124,11 @@ pub struct Switch {
     verdicts: Map,
     epoch: u64,
     owner_timeout: Duration,
+    mode: Mode,
     /// Whether pinned links still have the program of an earlier process.
     has_adopted_links: bool,
+    /// In host mode, the program for the interface's egress, loaded for tests.
+    test_egress: Option<TestEgress>,
 }
 
 impl Switch {
@@ -147,10 +152,13 @@ impl Switch {
     pub fn load_for_tests(config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let mut object = open(config)?;
-        set_constant(&mut object, ".rodata.test");
-        let switch = Switch::of(object, config, epoch, None)?;
+        object::set_constant(&mut object, ".rodata.test");
+        let mut switch = Switch::of(object, config, epoch, None)?;
         switch.start(config)?;
         switch.ports.open_for_tests(config)?;
+        if config.mode == Mode::Host {
+            switch.test_egress = Some(TestEgress::load(&switch.object)?);
+        }
         Ok(switch)
     }
 
@@ -162,12 +170,13 @@ impl Switch {
     /// The pins keep state and epoch (see [`epoch`](Self::epoch)). The number of flows stays that of the pinned map.
     ///
     /// # Errors
-    /// As [`load`](Self::load); the pins have another layout; the switch forwards in another network namespace; the BPF
-    /// file system is not mounted.
+    /// As [`load`](Self::load); the pins have another layout or another mode; the switch forwards in another network
+    /// namespace; the BPF file system is not mounted.
     pub fn open_or_create(directory: &Path, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let pins = Pins::new(directory)?;
         let pinned_epoch = pins.epoch()?;
+        pins.check_mode(config.mode)?;
         pins.attachments()?;
         let mut object = open(config)?;
         pins.attach_maps(&mut object)?;
@@ -201,7 +210,9 @@ impl Switch {
             object,
             epoch,
             owner_timeout: config.owner_timeout,
+            mode: config.mode,
             has_adopted_links: false,
+            test_egress: None,
         })
     }
 
@@ -229,6 +240,9 @@ impl Switch {
     /// [`SwitchError::Mixed`].
     pub fn configure(&mut self, config: &Config) -> Result<(), SwitchError> {
         config.check()?;
+        if config.mode != self.mode {
+            return Err(ConfigError::ModeChange.into());
+        }
         self.tables.configure(config, self.epoch)?;
         self.owner_timeout = config.owner_timeout;
         Ok(())
@@ -310,7 +324,17 @@ impl Switch {
     /// # Errors
     /// The kernel refuses the frame.
     pub fn control(&self, frame: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
-        run::daemon_run(&object::program(NAME, &self.object), frame)
+        self.control_at(PortId::DAEMON, frame)
+    }
+
+    /// Runs the program on a frame with a control message that arrives at a port without an interface: the daemon's, or in
+    /// host mode the local server's. Returns the frame to send: the answer, or in host mode a message for another server,
+    /// or for the local one if the destination is still the control endpoint. `None` if the program drops the message.
+    ///
+    /// # Errors
+    /// The kernel refuses the frame.
+    pub fn control_at(&self, port: PortId, frame: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
+        run::internal_run(&object::program(NAME, &self.object), port, frame)
     }
 
     /// Runs a program that was [loaded for tests](Self::load_for_tests) on a frame that arrives at a port. Several
@@ -325,12 +349,23 @@ impl Switch {
         self.measure(port, now, frame).map(|(run, _)| run)
     }
 
+    /// Runs the program of a host's egress, loaded for tests, on a frame that leaves.
+    ///
+    /// # Errors
+    /// As [`test_run`](Self::test_run).
+    ///
+    /// # Panics
+    /// The program was not loaded for tests of host mode.
+    pub fn test_egress(&self, now: Time, frame: &[u8]) -> Result<TestRun, BpfError> {
+        self.test_egress.as_ref().expect("a program of host mode for tests").run(now, frame)
+    }
+
     /// As [`test_run`](Self::test_run); also returns the duration of the run.
     ///
     /// # Errors
     /// As [`test_run`](Self::test_run).
     pub fn measure(&self, port: PortId, now: Time, frame: &[u8]) -> Result<(TestRun, Duration), BpfError> {
-        run::test_run(&object::program(NAME, &self.object), port, now, frame)
+        run::test_run(&object::program(NAME, &self.object), self.mode, port, now, frame)
     }
 
     /// Number of instructions of the program, before the verifier removes unreachable ones.
@@ -346,17 +381,6 @@ fn check(config: &Config, epoch: u64) -> Result<(), ConfigError> {
     config.check()
 }
 
-/// Sets the constant in a section of `c/switch/settings.h` to true.
-fn set_constant(object: &mut OpenObject, section: &str) {
-    let mut constants = object
-        .maps_mut()
-        .find(|map| map.name().to_string_lossy().ends_with(section))
-        .unwrap_or_else(|| unreachable!("c/switch/settings.h defines a constant in this section"));
-    if let Some(constant) = constants.initial_value_mut().and_then(|bytes| bytes.first_mut()) {
-        *constant = 1;
-    }
-}
-
 /// Opens the object, with the configured size of the table of flows.
 fn open(config: &Config) -> Result<OpenObject, BpfError> {
     let mut object = object::open(NAME, object::SWITCH)?;
@@ -367,6 +391,9 @@ fn open(config: &Config) -> Result<OpenObject, BpfError> {
     let entries = u32::try_from(config.flows_max).expect("Config::check limits the number of flows");
     flows.set_max_entries(entries).map_err(BpfError::of("cannot set the size of the map `flows`"))?;
     drop(maps);
+    if config.mode == Mode::Host {
+        object::set_constant(&mut object, ".rodata.mode");
+    }
     Ok(object)
 }
 

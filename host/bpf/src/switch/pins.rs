@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
-use spillway_rules::PortId;
+use spillway_rules::{Mode, PortId};
 
 use super::attachment::{Attachment, attachment, attachment_of};
 use super::egress;
@@ -51,6 +51,8 @@ pub enum PinError {
         /// The layout of the pinned maps.
         found: u32,
     },
+    /// The maps are those of a switch in the other mode.
+    Mode(PathBuf),
     /// The switch forwards in another network namespace.
     Namespace {
         /// The directory.
@@ -83,6 +85,12 @@ impl fmt::Display for PinError {
                 f,
                 "the maps in {} have layout {found}, this program needs layout {LAYOUT_VERSION}: start the version of \
                  Spillway that created them, or remove them, which ends all moved connections",
+                directory.display()
+            ),
+            PinError::Mode(directory) => write!(
+                f,
+                "the maps in {} are those of a switch in the other mode: remove them with `spillway switch --config FILE \
+                 --detach`, which ends all moved connections, or give this switch another name",
                 directory.display()
             ),
             PinError::Namespace { directory, port } => write!(
@@ -166,11 +174,17 @@ impl Pins {
     /// The layout's version of the pinned maps, and their epoch; `None` without the map `settings`. An interrupted start
     /// leaves version 0.
     pub(super) fn version_and_epoch(&self) -> Result<Option<(u32, u64)>, BpfError> {
+        let settings = self.settings()?;
+        Ok(settings.map(|value| Settings::version_and_epoch(&value).unwrap_or((u32::MAX, 0))))
+    }
+
+    /// The pinned settings; `None` without the map `settings`.
+    fn settings(&self) -> Result<Option<Vec<u8>>, BpfError> {
         let Some(settings) = self.open_map("settings")? else { return Ok(None) };
         let value = settings
             .lookup(&ONLY, MapFlags::ANY)
             .map_err(BpfError::of(format!("cannot read the map `settings` in {}", self.0.display())))?;
-        Ok(Some(value.as_deref().and_then(Settings::version_and_epoch).unwrap_or((u32::MAX, 0))))
+        Ok(Some(value.unwrap_or_default()))
     }
 
     /// The epoch of the pinned maps; `None` without pinned maps. Removes maps that an interrupted start has left behind:
@@ -183,6 +197,14 @@ impl Pins {
         }
         self.clear()?;
         Ok(None)
+    }
+
+    /// Checks that pinned maps are those of a switch in this mode.
+    pub(super) fn check_mode(&self, mode: Mode) -> Result<(), PinError> {
+        match self.settings()?.as_deref().and_then(Settings::mode) {
+            Some(found) if found != mode => Err(PinError::Mode(self.0.clone())),
+            _ => Ok(()),
+        }
     }
 
     /// Makes an object use the pinned maps, and pin those that it creates when it is loaded.

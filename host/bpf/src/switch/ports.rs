@@ -112,6 +112,9 @@ impl Ports {
             self.add(run::test_interface(port.id), port.id)?;
             self.egress.set(&key(port.id), &LOOPBACK.to_ne_bytes())?;
         }
+        if config.mode == spillway_rules::Mode::Host {
+            self.add(run::test_interface(PortId::LOCAL), PortId::LOCAL)?;
+        }
         self.add(run::test_interface(PortId::DAEMON), PortId::DAEMON)
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use libbpf_rs::{ProgramInput, ProgramMut};
-use spillway_rules::{Action, PortId, Verdict};
+use spillway_rules::{Action, Mode, PortId, Verdict};
 use spillway_transport::Time;
 
 use crate::BpfError;
@@ -40,6 +40,7 @@ pub(super) fn test_interface(port: PortId) -> u32 {
 /// Runs a program that was loaded for tests on a frame. Returns the decision and the duration of the run.
 pub(super) fn test_run(
     program: &ProgramMut<'_>,
+    mode: Mode,
     port: PortId,
     now: Time,
     frame: &[u8],
@@ -67,38 +68,52 @@ pub(super) fn test_run(
     let number = |at: usize| u32::from_ne_bytes(*after[at..].first_chunk().expect("inside struct test_run"));
     let (verdict, egress) = (number(12), number(16));
     let verdict = *Verdict::ALL.get(verdict as usize).expect("c/switch/verdicts.h has the same list");
-    let action = action_of(verdict, action, egress);
+    let action = action_of(mode, verdict, action, port, egress);
     Ok((TestRun { verdict, action, frame: after.split_off(RUN_BYTES) }, duration))
 }
 
-/// The action of a verdict, which must be the one that the program has returned.
-fn action_of(verdict: Verdict, returned: u32, egress: u32) -> Action {
+/// The action of a verdict, which must be the one that the program has returned: the caller sends what comes from a port
+/// without an interface.
+fn action_of(mode: Mode, verdict: Verdict, returned: u32, ingress: PortId, egress: u32) -> Action {
+    let is_host = mode == Mode::Host;
+    let port = u8::try_from(egress).ok().and_then(PortId::new).expect("ports have numbers up to 63");
+    let is_local = |port| is_host && port == PortId::LOCAL;
+    let sent = if is_host || ingress == PortId::DAEMON { XDP_TX } else { XDP_REDIRECT };
     let (action, expected) = match verdict {
         Verdict::Passed => (Action::Pass, XDP_PASS),
         Verdict::Flooded => (Action::Flood, XDP_REDIRECT),
-        Verdict::Answered if egress == u32::from(PortId::DAEMON.number()) => (Action::Answer, XDP_TX),
-        Verdict::Answered => (Action::Answer, XDP_REDIRECT),
+        Verdict::Answered => (Action::Answer, sent),
         drop if drop >= Verdict::DropUnknownPort => (Action::Drop, XDP_DROP),
-        _ => {
-            let port = u8::try_from(egress).ok().and_then(PortId::new).expect("ports have numbers up to 63");
-            (Action::To(port), XDP_REDIRECT)
-        }
+        _ if is_local(port) => (Action::Pass, if is_local(ingress) { XDP_TX } else { XDP_PASS }),
+        _ => (Action::To(port), sent),
     };
-    assert_eq!(returned, expected, "{verdict:?} to port {egress}");
+    assert_eq!(returned, expected, "{verdict:?} from port {ingress} to port {egress}");
     action
 }
 
-/// Runs the program on a frame with a control message of the switch's daemon. Returns the frame with the answer, if the
-/// program sends one.
-pub(super) fn daemon_run(program: &ProgramMut<'_>, frame: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
-    let mut after = vec![0; frame.len()];
+/// Runs the program on a frame with a control message that arrives at a port without an interface: see
+/// [`Switch::control_at`](super::Switch::control_at).
+pub(super) fn internal_run(
+    program: &ProgramMut<'_>,
+    port: PortId,
+    frame: &[u8],
+) -> Result<Option<Vec<u8>>, BpfError> {
+    // The number of the local server's port is before the frame.
+    let mark = u32::from(port.number()).to_ne_bytes();
+    let mark = if port == PortId::DAEMON { &[][..] } else { &mark[..] };
+    let data = [mark, frame].concat();
+    let mut context = [0; CONTEXT_BYTES];
+    context[..4].copy_from_slice(&(mark.len() as u32).to_ne_bytes());
+    context[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
+    let mut after = vec![0; data.len()];
     let input = ProgramInput {
-        data_in: Some(frame),
+        context_in: Some(&mut context),
+        data_in: Some(&data),
         data_out: Some(&mut after),
         repeat: 1,
         ..ProgramInput::default()
     };
     let output =
         program.test_run(input).map_err(BpfError::of("cannot hand a control message to the switch"))?;
-    Ok((output.return_value == XDP_TX).then_some(after))
+    Ok((output.return_value == XDP_TX).then(|| after.split_off(mark.len())))
 }

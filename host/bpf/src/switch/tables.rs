@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use libbpf_rs::{MapCore, MapFlags, Object};
 use spillway_rules::config::{Config, PORTS_MAX, SENDERS_MAX};
-use spillway_rules::{Address, PortId, ServerId};
+use spillway_rules::{Address, Mode, PortId, ServerId};
 use spillway_wire::packet::ethernet::Mac;
 
 use super::layout::{self, ONLY, Settings};
@@ -117,6 +117,7 @@ impl Tables {
             server_last: config.servers.iter().map(|server| server.id.0).max().unwrap_or(0),
             epoch,
             owner_timeout_ns: u64::try_from(config.owner_timeout.as_nanos()).unwrap_or(u64::MAX),
+            is_host: config.mode == Mode::Host,
         };
         [
             ports(config),
@@ -167,16 +168,23 @@ fn replace(map: &Map, before: &Entries, after: &Entries) -> Result<(), BpfError>
 
 fn ports(config: &Config) -> Entries {
     let ports = (0..PORTS_MAX as u8).filter_map(PortId::new);
-    let value = |id| layout::port(config.port(id), id == PortId::DAEMON);
+    let value = |id| match (id, config.mode) {
+        (PortId::DAEMON, _) => layout::port(None, true),
+        // It has the rights of the interface's port.
+        (PortId::LOCAL, Mode::Host) => layout::port(config.port(PortId::HOST), true),
+        _ => layout::port(config.port(id), false),
+    };
     ports.map(|id| (u32::from(id.number()).to_ne_bytes().to_vec(), value(id))).collect()
 }
 
 fn servers(config: &Config) -> Entries {
     let daemon =
         layout::server(config.daemon_key.as_bytes(), Address::ZERO, Mac::ZERO, PortId::DAEMON.number());
+    let local = config.local_server().map(|server| server.id);
     let value = |id| match config.server(ServerId(id)) {
         Some(server) => {
-            layout::server(server.key.as_bytes(), server.address, server.mac, server.port.number())
+            let port = if Some(server.id) == local { PortId::LOCAL } else { server.port };
+            layout::server(server.key.as_bytes(), server.address, server.mac, port.number())
         }
         None => layout::no_server(),
     };
@@ -226,12 +234,18 @@ fn places(config: &Config) -> Entries {
         .iter()
         .map(|place| {
             let may_own = config.ports.iter().filter(|port| port.may_own.contains(place.number));
-            let ports = may_own.fold(0, |ports, port| ports | 1 << port.id.number());
+            let ports = may_own.fold(0, |ports, port| ports | bits(config, port.id));
             let flows_max = config.service_flows_max.get(&place.number);
             let flows_max = flows_max.map_or(u64::MAX, |flows_max| *flows_max as u64);
             (layout::endpoint(place.at), layout::place(place, ports, flows_max))
         })
         .collect()
+}
+
+/// The bit of a port, in host mode with that of the local server's port.
+fn bits(config: &Config, port: PortId) -> u64 {
+    let local = if config.mode == Mode::Host { 1 << PortId::LOCAL.number() } else { 0 };
+    1 << port.number() | local
 }
 
 fn homes(config: &Config) -> Entries {

@@ -185,6 +185,21 @@ fn a_filter_without_a_link_is_removed_by_the_next_start() {
 }
 
 #[test]
+fn pins_of_the_other_mode_are_refused() {
+    isolated(|bpf| {
+        create_interfaces();
+        let pins = bpf.join("switch");
+        let mut switch = open_host(&pins);
+        assert!(matches!(switch.apply(&config(2), &interfaces(&PORT)), Err(SwitchError::Config(_))));
+        drop(switch);
+        let error = Switch::open_or_create(&pins, &config(2), EPOCH).unwrap_err();
+        assert!(matches!(error, SwitchError::Pins(PinError::Mode(_))), "{error}");
+        assert_only_at(&["port0"]);
+        assert_eq!(open_host(&pins).epoch(), EPOCH);
+    });
+}
+
+#[test]
 fn a_switch_without_pins_takes_its_filter_along() {
     isolated(|_| {
         create_interfaces();

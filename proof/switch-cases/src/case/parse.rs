@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `case NAME` | starts a case with the common setup; `after NAME` continues an earlier case of the file or of `common.txt` |
 //! | `with DEFINITION` | changes the setup, before the first step |
-//! | `at TIME PORT: PACKET -> VERDICT ...` | a frame arrives; time 0 is an arbitrary time. `PORT` is a name or a number |
+//! | `at TIME PORT: PACKET -> VERDICT ...` | a frame arrives; time 0 is an arbitrary time. `PORT` is a name or a number, or `egress`: the frame leaves a host through its interface |
 //! | `at TIME reload without server B without place web-c with DEFINITION` | a new configuration: one from the file, less servers and places. Names stay |
 //! | `at TIME ready A ...`, `at TIME beat A B` | shortcuts: hello and heartbeat, or heartbeats with the values of the last ones; all are answered `ok` |
 //! | `flow CLIENT SERVICE: STATE GENERATION owner SITE ...` | the entry, as it is in the table: nothing is settled by looking |

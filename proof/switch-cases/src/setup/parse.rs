@@ -1,6 +1,7 @@
 //! Definitions: the lines of `setup.txt`, and of cases after `with`.
 //!
 //! ```text
+//! mode host
 //! port rack-a 2 mac 02:00:00:00:01:02 server may-own 7 8
 //! host alice 02:00:00:00:00:0a on clients 10.0.0.10 2001:db8::10
 //! prefix 192.0.2.0/24 via gateway on uplink
@@ -15,8 +16,9 @@
 //! epoch 1700000000000000000
 //! ```
 //!
-//! `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same name. The
-//! daemon's port has the name `daemon` and needs no definition.
+//! `mode host`: the switch runs on a server's own interface, the port with number 0. That server's host is at a port with
+//! number 62. `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same
+//! name. The daemon's port has the name `daemon` and needs no definition.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -42,6 +44,10 @@ impl Setup {
     pub(crate) fn define(&mut self, line: &mut Line<'_>) -> Result<(), TextError> {
         let keyword = line.word("a definition")?;
         match keyword.text {
+            "mode" => {
+                line.expect("host")?;
+                self.is_host = true;
+            }
             "port" => self.define_port(line)?,
             "host" => self.define_host(line)?,
             "prefix" => self.define_prefix(line)?,
@@ -63,7 +69,7 @@ impl Setup {
             "epoch" => self.epoch = line.number("a number")?,
             other => {
                 return Err(keyword.error(format!(
-                    "unknown definition `{other}`: expected port, host, prefix, own, control, server, service, \
+                    "unknown definition `{other}`: expected mode, port, host, prefix, own, control, server, service, \
                      place, flows, bound, timeout or epoch"
                 )));
             }
@@ -73,7 +79,7 @@ impl Setup {
 
     fn define_port(&mut self, line: &mut Line<'_>) -> Result<(), TextError> {
         let name = line.word("the port's name")?;
-        if name.text == "daemon" || self.hosts.contains_key(name.text) {
+        if matches!(name.text, "daemon" | "egress") || self.hosts.contains_key(name.text) {
             return Err(name.error(format!("`{}` is taken", name.text)));
         }
         let at = line.position();
