@@ -5,6 +5,10 @@
 mod changes;
 #[path = "switch/datagrams.rs"]
 mod datagrams;
+#[path = "switch/directory.rs"]
+mod directory;
+#[path = "switch/interfaces.rs"]
+mod interfaces;
 #[path = "switch/scene.rs"]
 mod scene;
 #[path = "switch/script.rs"]
