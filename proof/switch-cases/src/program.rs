@@ -14,6 +14,9 @@ use crate::switch::{FlowRow, Outcome, OwnerRow, Site, State, Switch};
 /// The kernel refuses test runs with shorter frames.
 pub const FRAME_BYTES_MIN: usize = 14;
 
+/// The kernel refuses test runs of the egress program with frames that may lack a part of their IP headers.
+pub const EGRESS_FRAME_BYTES_MIN: usize = 14 + 40;
+
 /// The program, loaded for test runs.
 pub struct Program {
     switch: Loaded,

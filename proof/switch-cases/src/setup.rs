@@ -10,6 +10,9 @@ use crate::mac::Mac;
 /// Number of the daemon's port. It has no interface.
 pub const DAEMON_PORT: u8 = 63;
 
+/// Number of the interface's port in host mode.
+pub const HOST_PORT: u8 = 0;
+
 /// Number of the local server's port in host mode.
 pub const LOCAL_PORT: u8 = 62;
 

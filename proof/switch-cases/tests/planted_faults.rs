@@ -1,10 +1,10 @@
 //! Cases and random sequences find a switch that is wrong: each fault is one that an implementation could have.
 
-use spillway_switch_cases::case::{Action, folder, read_folder, read_setup};
+use spillway_switch_cases::case::{Action, folder, host_folder, read_all, read_setup};
 use spillway_switch_cases::random::{Lockstep, run as run_random};
 use spillway_switch_cases::rules::Rules;
 use spillway_switch_cases::run::{Coverage, run};
-use spillway_switch_cases::setup::Setup;
+use spillway_switch_cases::setup::{EGRESS, LOCAL_PORT, Setup};
 use spillway_switch_cases::switch::{Outcome, State, Switch, Verdict};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +27,13 @@ enum Fault {
     Reload,
     /// Frames with a length of 200 bytes and more are cut.
     LongFrames,
+    /// At the egress of a host, segments of another than the owner pass.
+    EgressOfOther,
+    /// Packets for the local server of a host have one hop less.
+    HopToLocal,
 }
 
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 11] = [
     Fault::HeldIsCountedAsOwner,
     Fault::TargetByte,
     Fault::FloodMissesPort,
@@ -39,6 +43,8 @@ const FAULTS: [Fault; 9] = [
     Fault::CoarseClock,
     Fault::Reload,
     Fault::LongFrames,
+    Fault::EgressOfOther,
+    Fault::HopToLocal,
 ];
 
 struct Faulty {
@@ -64,6 +70,16 @@ impl Switch for Faulty {
                 outcome.ports.pop();
             }
             Fault::LongFrames => outcome.frame.truncate(199),
+            Fault::EgressOfOther if ingress == EGRESS && outcome.verdict.is_drop() => {
+                let verdict = Verdict::named("passed").unwrap();
+                outcome = Outcome { verdict, ports: Vec::new(), frame: frame.to_vec() };
+            }
+            // The time to live of IPv4.
+            Fault::HopToLocal
+                if outcome.ports == [LOCAL_PORT] && outcome.verdict != Verdict::named("relayed").unwrap() =>
+            {
+                outcome.frame[22] = outcome.frame[22].wrapping_sub(1);
+            }
             _ => {}
         }
         outcome
@@ -95,7 +111,7 @@ impl Switch for Faulty {
 
 #[test]
 fn cases_find_planted_faults() {
-    let files = read_folder(&folder()).unwrap_or_else(|error| panic!("{error}"));
+    let files = read_all().unwrap_or_else(|error| panic!("{error}"));
     for fault in FAULTS {
         let finds = files.iter().flat_map(|file| &file.cases).any(|case| {
             let mut switch = Faulty { rules: Rules::new(&case.setup), fault };
@@ -107,12 +123,15 @@ fn cases_find_planted_faults() {
 
 #[test]
 fn random_sequences_find_planted_faults() {
-    let setup = read_setup(&folder()).unwrap_or_else(|error| panic!("{error}"));
+    let setups =
+        [folder(), host_folder()].map(|folder| read_setup(&folder).unwrap_or_else(|error| panic!("{error}")));
     for fault in FAULTS {
+        let is_of_host = matches!(fault, Fault::EgressOfOther | Fault::HopToLocal);
+        let setup = &setups[usize::from(is_of_host)];
         let finds = (1..=5).any(|seed| {
             let lockstep = Lockstep { seed, steps: 20_000, steps_between_states: 50 };
             let faulty = |setup: &_| Some(Faulty { rules: Rules::new(setup), fault });
-            run_random(lockstep, &setup, Rules::new, faulty).is_err()
+            run_random(lockstep, setup, Rules::new, faulty).is_err()
         });
         assert!(finds, "no sequence finds {fault:?}");
     }
@@ -121,7 +140,7 @@ fn random_sequences_find_planted_faults() {
 /// Most steps compare a frame with one that was built here.
 #[test]
 fn most_steps_are_frames() {
-    let files = read_folder(&folder()).unwrap_or_else(|error| panic!("{error}"));
+    let files = read_all().unwrap_or_else(|error| panic!("{error}"));
     let steps = || files.iter().flat_map(|file| &file.cases).flat_map(|case| &case.steps);
     let frames = steps().filter(|step| matches!(step.action, Action::Frame(_))).count();
     assert!(frames * 2 > steps().count());

@@ -5,7 +5,7 @@
 
 use std::env;
 
-use spillway_switch_cases::case::{folder, read_setup};
+use spillway_switch_cases::case::{folder, host_folder, read_setup};
 use spillway_switch_cases::program::Program;
 use spillway_switch_cases::random::{Difference, Lockstep, RandomCoverage, run};
 use spillway_switch_cases::rules::Rules;
@@ -55,33 +55,38 @@ fn fail(
     );
 }
 
-fn check(coverage: &RandomCoverage, steps: u64) {
+fn check(coverage: &RandomCoverage, steps: u64, is_host: bool) {
     println!("{}", coverage.show());
-    let unexpected = coverage.unexpected();
+    let unexpected = coverage.unexpected(is_host);
     assert!(unexpected.is_empty(), "not in the list of reachable answers: {unexpected:?}");
     if steps >= STEPS_FOR_COVERAGE {
-        let missing = coverage.missing();
+        let missing = coverage.missing(is_host);
         assert!(missing.is_empty(), "{steps} frames have not reached: {missing:?}");
     }
 }
 
-fn base() -> Setup {
-    read_setup(&folder()).unwrap_or_else(|error| panic!("{error}"))
+/// The setups of both modes.
+fn bases() -> [Setup; 2] {
+    [folder(), host_folder()].map(|folder| read_setup(&folder).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Without privileges this is all that runs: no panic, generations that never return, and everything is reached.
 #[test]
 fn sequences_reach_all_verdicts_and_answers() {
     let steps = number("SWITCH_STEPS", STEPS_FOR_COVERAGE).min(STEPS_FOR_COVERAGE);
-    check(&run_all(&base(), steps, |_| None), steps);
+    for base in bases() {
+        check(&run_all(&base, steps, |_| None), steps, base.is_host);
+    }
 }
 
 #[test]
 fn rules_and_program_agree() {
-    let base = base();
-    if Program::load(&base).is_none() {
-        return;
-    }
     let steps = number("SWITCH_STEPS", STEPS);
-    check(&run_all(&base, steps, |setup| Some(Program::load(setup).expect("it was loaded before"))), steps);
+    for base in bases() {
+        if Program::load(&base).is_none() {
+            return;
+        }
+        let program = |setup: &Setup| Some(Program::load(setup).expect("it was loaded before"));
+        check(&run_all(&base, steps, program), steps, base.is_host);
+    }
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use spillway_lab::{LabError, Launch, Process};
 
+use super::daemon::terminate;
 use super::datagrams::Stream;
-use super::scene::{PLACE_PORT, Scene, terminate};
+use super::scene::{PLACE_PORT, Scene};
 use super::support::{PATIENCE, SPILLWAY, eventually};
 use super::{connect, connect_and_move_rule, memcached, say_hello, say_hello_again};
 

@@ -57,7 +57,7 @@ __noinline int egress_rule(struct __sk_buff *skb, struct frame *frame)
     const struct packet *packet = &frame->packet;
     struct place *place, *service;
     struct endpoint to;
-    struct mac original;
+    struct mac original = {};
     int verdict;
 
     if (!frame)

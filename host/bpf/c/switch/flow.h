@@ -40,7 +40,7 @@ __noinline int from_server(struct xdp_md *context, struct frame *frame)
 {
     const struct packet *packet = &frame->packet;
     struct place *place;
-    struct mac original;
+    struct mac original = {};
     int verdict;
 
     if (!frame)

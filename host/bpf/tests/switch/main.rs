@@ -19,12 +19,55 @@ const NOW: Time = Time(5_000_000_000);
 #[test]
 fn the_program_loads() {
     let Some(switch) = loaded(Switch::load(&config(3), EPOCH)) else { return };
-    let verified: Vec<_> = libbpf_rs::query::ProgInfoIter::default()
-        .filter(|program| program.name.as_encoded_bytes() == b"spillway_switch")
+    println!(
+        "gateway: {} instructions; the verifier has checked {:?}",
+        switch.instructions(),
+        verified("spillway_switch")
+    );
+    assert!(!verified("spillway_switch").is_empty());
+}
+
+/// Also the program for the egress, which a switch that was loaded for tests has.
+#[test]
+fn the_programs_of_host_mode_load() {
+    let Some(switch) = loaded(Switch::load_for_tests(&host_config(3), EPOCH)) else { return };
+    println!(
+        "host: {} instructions; the verifier has checked {:?}, and for the egress {:?}",
+        switch.instructions(),
+        verified("spillway_switch"),
+        verified("spillway_egress")
+    );
+    assert!(!verified("spillway_egress").is_empty());
+}
+
+/// Numbers of instructions that the verifier has checked in the loaded programs of this name, one for each state in which the
+/// program reaches an instruction.
+fn verified(name: &str) -> Vec<u32> {
+    libbpf_rs::query::ProgInfoIter::default()
+        .filter(|program| program.name.as_encoded_bytes() == name.as_bytes())
         .map(|program| program.verified_insns)
-        .collect();
-    println!("{} instructions; the verifier has checked {verified:?}", switch.instructions());
-    assert!(!verified.is_empty());
+        .collect()
+}
+
+/// The local server's messages reach the program only as runs that name its port.
+#[test]
+fn the_local_server_is_answered_at_its_own_port() {
+    let Some(switch) = loaded(Switch::load(&host_config(3), EPOCH)) else { return };
+    let status_at = |port, sender, sequence| {
+        let hello = control_frame(sender, message(Kind::Hello, sender, sequence, 0));
+        let answer = switch.control_at(port, &hello).unwrap().expect("the program answers");
+        answer_of(sender, &answer).status()
+    };
+    assert_eq!(status_at(PortId::LOCAL, 1, 1), Ok(Status::Ok));
+    assert_eq!(status_at(PortId::DAEMON, 1, 2), Ok(Status::Forbidden));
+    assert_eq!(status_at(PortId::LOCAL, 2, 1), Ok(Status::Forbidden));
+    assert_eq!(status_at(PortId::DAEMON, 0, 1), Ok(Status::Ok));
+    assert_eq!(
+        switch.control_at(PortId::LOCAL, &tcp_frame((mac(1), mac(1)), client(1), service(), 0x10)).unwrap(),
+        None
+    );
+    let mut gateway = Switch::load(&config(3), EPOCH).unwrap();
+    assert!(gateway.configure(&host_config(3)).is_err(), "a reload does not change the mode");
 }
 
 #[test]
@@ -44,6 +87,10 @@ fn three_capabilities_suffice_to_load_and_configure_the_program() {
         let request = control_frame(0, message(Kind::Get, 0, 1, 0));
         let answer = switch.control(&request).unwrap().expect("the program answers its daemon");
         assert_eq!(answer_of(0, &answer).status(), Ok(Status::NoEntry));
+        for load in [Switch::load, Switch::load_for_tests] {
+            load(&host_config(3), EPOCH)
+                .unwrap_or_else(|error| panic!("the same should suffice for host mode: {error}"));
+        }
     };
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap();
 }

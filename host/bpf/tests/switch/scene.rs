@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use spillway_auth::SwitchKey;
 use spillway_bpf::switch::{Switch, SwitchError};
 use spillway_rules::config::{Config, Place, Port, Server, ServiceId, Services, Station};
-use spillway_rules::{Address, Endpoint, PortId, ServerId, Verdict};
+use spillway_rules::{Address, Endpoint, Mode, PortId, ServerId, Verdict};
 use spillway_transport::Time;
 use spillway_wire::packet::checksum::{Sum, pseudo_v4};
 use spillway_wire::packet::ethernet::Mac;
@@ -54,7 +54,7 @@ pub fn key(sender: u8) -> SwitchKey {
 pub fn config(servers: u8) -> Config {
     let address = |endpoint: Endpoint| Address(endpoint.address());
     Config {
-        mode: spillway_rules::Mode::Gateway,
+        mode: Mode::Gateway,
         ports: (0..=servers.min(62))
             .map(|number| Port {
                 id: port(number),
@@ -94,6 +94,14 @@ pub fn config(servers: u8) -> Config {
         flows_max: 4096,
         service_flows_max: Default::default(),
     }
+}
+
+/// The same servers and service, on the interface of server 1.
+pub fn host_config(servers: u8) -> Config {
+    let mut config = Config { mode: Mode::Host, stations: Vec::new(), ..config(servers) };
+    config.ports = vec![Port { id: PortId::HOST, mac: mac(1), ..config.ports[1].clone() }];
+    config.servers.iter_mut().for_each(|server| server.port = PortId::HOST);
+    config
 }
 
 /// Loads a switch, or returns `None` without the privileges.

@@ -23,6 +23,10 @@ const REACHABLE: [(&str, &[&str]); 9] = [
 /// The statuses of relayed messages.
 const RELAYED: [(&str, &[&str]); 2] = [("prepare", &["ok"]), ("prepared", &["ok", "full"])];
 
+/// Verdicts that host mode does not have.
+const GATEWAY_ONLY: [&str; 7] =
+    ["switched", "routed", "flooded", "link-local", "same-port", "control-port", "announcement"];
+
 /// Kinds of control messages with the statuses that answers to them can have.
 pub fn reachable_answers() -> BTreeSet<(u8, u8)> {
     let pairs =
@@ -64,11 +68,12 @@ impl RandomCoverage {
     }
 
     /// Reachable verdicts and statuses that have not occurred.
-    pub fn missing(&self) -> Vec<String> {
+    pub fn missing(&self, is_host: bool) -> Vec<String> {
         let mut missing: Vec<String> = VERDICTS
             .iter()
             .enumerate()
             .filter(|(index, _)| !self.verdicts.contains_key(&Verdict(*index)))
+            .filter(|(_, verdict)| !(is_host && GATEWAY_ONLY.contains(verdict)))
             .map(|(_, verdict)| (*verdict).to_owned())
             .collect();
         let lists = [("answer", &self.answers, &REACHABLE[..]), ("relay", &self.relays, &RELAYED[..])];
@@ -85,9 +90,11 @@ impl RandomCoverage {
         missing
     }
 
-    /// Kinds with statuses that the list of reachable ones does not have.
-    pub fn unexpected(&self) -> Vec<String> {
-        let mut unexpected = Vec::new();
+    /// Verdicts that the mode does not have, and kinds with statuses that the list of reachable ones does not have.
+    pub fn unexpected(&self, is_host: bool) -> Vec<String> {
+        let is_foreign = |verdict: &&Verdict| is_host && GATEWAY_ONLY.contains(&VERDICTS[verdict.0]);
+        let mut unexpected: Vec<String> =
+            self.verdicts.keys().filter(is_foreign).map(|verdict| format!("{verdict:?}")).collect();
         let lists = [("answer", &self.answers, &REACHABLE[..]), ("relay", &self.relays, &RELAYED[..])];
         for (what, found, reachable) in lists {
             for (kind, status) in found.keys() {
@@ -137,6 +144,8 @@ mod tests {
         }
         let nothing = RandomCoverage::default();
         let relayed: usize = RELAYED.iter().map(|(_, statuses)| statuses.len()).sum();
-        assert_eq!(nothing.missing().len(), VERDICTS.len() + reachable_answers().len() + relayed);
+        assert!(GATEWAY_ONLY.iter().all(|verdict| VERDICTS.contains(verdict)));
+        assert_eq!(nothing.missing(true).len() + GATEWAY_ONLY.len(), nothing.missing(false).len());
+        assert_eq!(nothing.missing(false).len(), VERDICTS.len() + reachable_answers().len() + relayed);
     }
 }

@@ -10,8 +10,9 @@ use super::coverage::RandomCoverage;
 use super::traffic::Drawn;
 use super::world::{World, random_setup};
 use crate::case::START_NS;
+use crate::program::EGRESS_FRAME_BYTES_MIN;
 use crate::run::show_difference;
-use crate::setup::Setup;
+use crate::setup::{EGRESS, HOST_PORT, Setup};
 use crate::switch::{Outcome, State, Switch};
 
 /// What a run does.
@@ -111,6 +112,9 @@ fn draw(world: &mut World) -> Drawn {
         _ => world.other_frame(),
     };
     world.mutate(&mut drawn);
+    if drawn.ingress == EGRESS && drawn.packet.bytes().len() < EGRESS_FRAME_BYTES_MIN {
+        drawn.ingress = HOST_PORT;
+    }
     drawn
 }
 

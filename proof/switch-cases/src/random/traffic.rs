@@ -6,7 +6,7 @@ use super::world::{KnownFlow, World};
 use crate::mac::Mac;
 use crate::message::numbers::state;
 use crate::packet::{Arp, Body, Content, Fragment, IcmpError, Packet, Payload, tcp_flags};
-use crate::setup::{DAEMON_PORT, Host};
+use crate::setup::{DAEMON_PORT, EGRESS, HOST_PORT, Host, LOCAL_PORT};
 
 /// A frame and the port at which it arrives.
 pub(super) struct Drawn {
@@ -49,8 +49,11 @@ impl World {
         }
         let mut packet = Packet::tcp(at, flow.client, self.flags());
         self.fill_tcp(&mut packet, true);
-        let (mac, ingress) =
+        let (mac, mut ingress) =
             self.setup.server(server).map_or((Mac::default(), 2), |server| (server.mac, server.port));
+        if self.setup.is_host {
+            ingress = if ingress == LOCAL_PORT || self.chance(30) { EGRESS } else { HOST_PORT };
+        }
         packet.set_macs(&self.setup, ingress);
         packet.source = mac;
         if self.chance(15) {
@@ -64,7 +67,7 @@ impl World {
         let hosts: Vec<Host> = self.setup.hosts.values().cloned().collect();
         let (source_index, target_index) = (self.index(hosts.len()), self.index(hosts.len()));
         let (source, target) = (&hosts[source_index], &hosts[target_index]);
-        let ingress = source.port.unwrap_or(1);
+        let ingress = self.ingress_of(source);
         let mut packet = match self.random.below(6) {
             0 if self.chance(50) => self.discovery(source, target),
             0 => self.arp(source, target),
@@ -154,7 +157,7 @@ impl World {
         let from = sender.addresses.iter().copied().find(|address| address.is_ipv6() == is_v6);
         let to = if self.chance(95) { at.ip() } else { flow.client.ip() };
         let mut packet = Packet::ip(from.unwrap_or(flow.client.ip()), to, Payload::Error(error));
-        let ingress = sender.port.unwrap_or(1);
+        let ingress = self.ingress_of(sender);
         packet.set_macs(&self.setup, ingress);
         packet.source = sender.mac;
         if self.chance(20) {
@@ -267,7 +270,19 @@ impl World {
         (0..length).collect()
     }
 
+    /// Where a host's frames arrive.
+    fn ingress_of(&self, host: &Host) -> u8 {
+        match (self.setup.is_host, host.port) {
+            (true, Some(LOCAL_PORT)) => EGRESS,
+            (true, _) => HOST_PORT,
+            (false, port) => port.unwrap_or(1),
+        }
+    }
+
     fn port_of(&self, client: IpAddr) -> u8 {
+        if self.setup.is_host {
+            return HOST_PORT;
+        }
         let host = self.setup.host_at(client).and_then(|host| host.port);
         host.or_else(|| self.setup.port_number("uplink")).unwrap_or(1)
     }
@@ -286,6 +301,9 @@ impl World {
 
     /// Any port, also the daemon's and one that does not exist.
     pub(super) fn any_port(&mut self) -> u8 {
+        if self.setup.is_host {
+            return self.pick(&[HOST_PORT, EGRESS, LOCAL_PORT, 9, DAEMON_PORT]);
+        }
         self.pick(&[1, 2, 3, 4, 5, 6, 9, DAEMON_PORT])
     }
 }

@@ -8,7 +8,7 @@ use spillway_parts::Random;
 use crate::mac::Mac;
 use crate::message::numbers::{kind, state, status};
 use crate::message::view::MessageView;
-use crate::setup::{Host, Place, Server, Setup};
+use crate::setup::{Host, LOCAL_PORT, Place, Port, Server, Setup};
 
 /// Sizes of the table of flows. Sequences fill the small ones.
 const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
@@ -79,7 +79,9 @@ pub fn random_setup(base: &Setup, random: &mut Random) -> Setup {
     }
     setup.owner_timeout_ns = pick(random, &TIMEOUTS_MS) * 1_000_000;
     setup.epoch = 1 + random.below(u64::MAX / 2);
-    let racks = ["rack-a", "rack-b", "rack-c", "tenant"];
+    let is_rack = |port: &Port| port.is_server && port.number != LOCAL_PORT;
+    let racks: Vec<String> =
+        setup.ports.iter().filter(|(_, port)| is_rack(port)).map(|(name, _)| name.clone()).collect();
     let used: BTreeSet<u8> = setup.servers.values().map(|server| server.id).collect();
     for index in 0..random.below(6) {
         let index = u8::try_from(index).expect("below 6");
@@ -87,7 +89,7 @@ pub fn random_setup(base: &Setup, random: &mut Random) -> Setup {
         if used.contains(&id) || setup.server(id).is_some() {
             continue;
         }
-        let rack = pick(random, &racks);
+        let rack = &racks[self::index(random, racks.len())];
         add_server(&mut setup, random, rack, id, index);
     }
     setup
