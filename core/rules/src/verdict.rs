@@ -23,7 +23,7 @@ pub enum Verdict {
     Relayed,
     /// Passed to the kernel of the switch's host.
     Passed,
-    /// Dropped: arrived on an interface that is not a configured port, or at the daemon's port, or a local server's, without
+    /// Dropped: arrived on an interface that is not a configured port; or at the daemon's port, or a local server's, without
     /// being a control message.
     DropUnknownPort,
     /// Dropped: truncated or invalid headers.

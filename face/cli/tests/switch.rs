@@ -3,8 +3,14 @@
 
 #[path = "switch/changes.rs"]
 mod changes;
+#[path = "switch/daemon.rs"]
+mod daemon;
 #[path = "switch/datagrams.rs"]
 mod datagrams;
+#[path = "switch/directory.rs"]
+mod directory;
+#[path = "switch/interfaces.rs"]
+mod interfaces;
 #[path = "switch/scene.rs"]
 mod scene;
 #[path = "switch/script.rs"]
@@ -16,8 +22,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use daemon::terminate;
 use datagrams::Stream;
-use scene::{Scene, terminate};
+use scene::Scene;
 use serde_json::json;
 use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Agent, Host, Launch, Place};

@@ -20,6 +20,8 @@ mod local;
 mod lock;
 mod messages;
 mod metrics;
+mod port_state;
+mod problems;
 mod program;
 mod run;
 mod running;

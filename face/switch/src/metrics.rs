@@ -2,7 +2,7 @@
 
 use spillway_metrics::{Declared, Exposition, Family, Metric};
 
-use crate::status::{ServerStatus, SwitchStatus};
+use crate::status::{PortStatus, ServerStatus, SwitchStatus};
 
 const NONE: &[&str] = &[];
 const SERVER: &[&str] = &["server"];
@@ -10,7 +10,7 @@ const SERVER: &[&str] = &["server"];
 /// All metrics of a switch except [those of every process](spillway_metrics::process::METRICS).
 pub const METRICS: &[Metric] = &Declared::metrics(&ALL);
 
-const ALL: [Declared<SwitchStatus>; 15] = [
+const ALL: [Declared<SwitchStatus>; 16] = [
     Declared::gauge(
         "spillway_switch_build_info",
         &["version"],
@@ -63,6 +63,16 @@ const ALL: [Declared<SwitchStatus>; 15] = [
         |status, family| {
             let ports = status.ports.iter();
             ports.for_each(|port| family.count(&[&port.interface], port.problem.is_none().into()));
+        },
+    ),
+    Declared::gauge(
+        "spillway_switch_port_up",
+        &["interface"],
+        "Whether a port's interface, on which the program runs, is up and has a carrier.",
+        |status, family| {
+            let is_up = |port: &PortStatus| port.problem.is_none() && port.down.is_none();
+            let ports = status.ports.iter();
+            ports.for_each(|port| family.count(&[&port.interface], is_up(port).into()));
         },
     ),
     Declared::gauge(

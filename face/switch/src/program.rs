@@ -7,10 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 use spillway_auth::SwitchKey;
-use spillway_bpf::Mode;
-use spillway_bpf::switch::{
-    FlowEntry, OwnerEntry, Pinned, PortError, PortState as State, Switch, SwitchError,
-};
+use spillway_bpf::switch::{FlowEntry, OwnerEntry, Pinned, PortState as State, Switch, SwitchError};
 use spillway_rules::{Config, PortId, VerdictCounters};
 use spillway_transport::Time;
 use spillway_xdp::Interface;
@@ -18,27 +15,17 @@ use tracing::warn;
 
 use crate::config::{KnownNumbers, Port, SwitchConfig};
 use crate::known;
+use crate::port_state::PortState;
+use crate::problems::{Problems, problem_of};
 use crate::tables::Tables;
 
 /// The program, pinned: it stays attached when the process ends.
 pub(crate) struct Program {
     switch: RwLock<Switch>,
-    /// Why ports could not be attached, by their numbers.
-    refusals: Mutex<BTreeMap<u8, String>>,
+    problems: Mutex<Problems>,
     epoch: u64,
     is_adopted: bool,
     flows_max: usize,
-}
-
-/// Whether the program runs on a port's interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PortState {
-    pub(crate) number: u8,
-    pub(crate) interface: String,
-    /// `native`, `generic`, or empty if the program does not run there.
-    pub(crate) mode: &'static str,
-    /// Why the program does not run there.
-    pub(crate) problem: Option<String>,
 }
 
 /// Why other settings were not applied.
@@ -76,18 +63,21 @@ impl Program {
             let failures = switch.apply(&rules, &interfaces(config))?;
             Ok((switch, failures))
         });
-        let (switch, failures) = started.map_err(|error| {
+        let (mut switch, failures) = started.map_err(|error| {
             if !is_adopted {
                 // Fails if the start was refused before there were pins.
                 let _ = spillway_bpf::switch::remove(directory);
             }
             error.to_string()
         })?;
-        let refusals = refusals(failures);
-        if !is_adopted && refusals.len() == config.ports.len() {
+        if !is_adopted && failures.len() == config.ports.len() {
             switch.remove().map_err(|error| error.to_string())?;
-            let reasons: Vec<String> = refusals.into_values().collect();
+            let reasons: Vec<String> = failures.iter().map(|(_, error)| error.to_string()).collect();
             return Err(format!("no port can be attached: {}", reasons.join("; ")));
+        }
+        // Their numbers may belong to other ports of the file now.
+        for (port, state) in switch.release_lost() {
+            warn!("the port that had the number {port} was detached: {}", problem_of(&state));
         }
         let (epoch, flows_max) = (switch.epoch(), switch.flows_max());
         if flows_max != config.flows_max {
@@ -97,8 +87,10 @@ impl Program {
                 config.flows_max
             );
         }
-        let (switch, refusals) = (RwLock::new(switch), Mutex::new(refusals));
-        Ok(Program { switch, refusals, epoch, is_adopted, flows_max })
+        let mut problems = Problems::default();
+        problems.applied(failures);
+        let (switch, problems) = (RwLock::new(switch), Mutex::new(problems));
+        Ok(Program { switch, problems, epoch, is_adopted, flows_max })
     }
 
     /// Detaches the pinned program and removes the tables of a switch whose daemon does not run.
@@ -129,13 +121,8 @@ impl Program {
     /// # Errors
     /// The tables cannot be read.
     pub(crate) fn known(&self, before: &SwitchConfig, after: &SwitchConfig) -> Result<KnownNumbers, String> {
-        let ports = self.read().ports().map_err(|error| error.to_string())?;
-        let attached = ports.into_iter().filter_map(|(port, state)| match state {
-            State::Attached { interface, .. } | State::WithoutEgress { interface } => {
-                Some((interface, port.number()))
-            }
-            State::Detached => None,
-        });
+        let ports = self.read().ports().into_iter();
+        let attached = ports.filter_map(|(port, state)| Some((state.interface()?, port.number())));
         let mut named = BTreeSet::new();
         self.visit_flows(&mut |entry| named.extend(entry.servers()))?;
         Ok(known::at_reload(before, after, &attached.collect(), index_of, &named))
@@ -148,11 +135,12 @@ impl Program {
     /// # Errors
     /// The settings cannot be applied; those before are in force, unless the error is mixed.
     pub(crate) fn change(&self, config: &SwitchConfig, rules: &Config) -> Result<(), ChangeError> {
+        self.release_lost();
         let failures = self.write().apply(rules, &interfaces(config)).map_err(|error| ChangeError {
             is_mixed: matches!(error, SwitchError::Mixed { .. }),
             why: error.to_string(),
         })?;
-        *self.refusals() = refusals(failures);
+        self.problems().applied(failures);
         Ok(())
     }
 
@@ -166,45 +154,33 @@ impl Program {
         is_attached
     }
 
+    /// Detaches the program from interfaces that have left the network namespace.
+    pub(crate) fn release_lost(&self) {
+        let lost = self.write().release_lost();
+        self.problems().lost(lost);
+    }
+
     /// Remembers why a port is not attached.
     pub(crate) fn note(&self, port: &Port, problem: Option<String>) {
-        let mut refusals = self.refusals();
         match problem {
-            Some(problem) => drop(refusals.insert(port.number, problem)),
-            None => drop(refusals.remove(&port.number)),
+            Some(problem) => self.problems().refused(port.number, problem),
+            None => self.problems().solved(port.number),
         }
     }
 
     /// The state of each port.
-    ///
-    /// # Errors
-    /// The system has failed.
-    pub(crate) fn ports(&self, ports: &[Port]) -> Result<Vec<PortState>, String> {
-        let attached: BTreeMap<PortId, _> =
-            self.read().ports().map_err(|error| error.to_string())?.into_iter().collect();
-        let refusals = self.refusals();
+    pub(crate) fn ports(&self, ports: &[Port]) -> Vec<PortState> {
+        let attached: BTreeMap<PortId, State> = self.read().ports().into_iter().collect();
+        let problems = self.problems();
         let state = |port: &Port| {
             let state = PortId::new(port.number).and_then(|number| attached.get(&number));
-            let refusal =
-                |unknown: &str| refusals.get(&port.number).cloned().unwrap_or_else(|| unknown.to_owned());
-            let (mode, problem) = match state {
-                Some(State::Attached { mode: Mode::Native, .. }) => ("native", None),
-                Some(State::Attached { mode: Mode::Generic, .. }) => ("generic", None),
-                Some(State::WithoutEgress { .. }) => {
-                    ("", Some(refusal("somebody has removed the filter at the interface's egress")))
-                }
-                Some(State::Detached) | None => (
-                    "",
-                    Some(refusal("the interface was removed, or another program has detached the switch")),
-                ),
-            };
-            PortState { number: port.number, interface: port.interface.clone(), mode, problem }
+            PortState::of(port, state, &problems)
         };
-        Ok(ports.iter().map(state).collect())
+        ports.iter().map(state).collect()
     }
 
-    fn refusals(&self) -> MutexGuard<'_, BTreeMap<u8, String>> {
-        self.refusals.lock().unwrap_or_else(PoisonError::into_inner)
+    fn problems(&self) -> MutexGuard<'_, Problems> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Switch> {
@@ -225,21 +201,6 @@ fn interfaces(config: &SwitchConfig) -> BTreeMap<PortId, String> {
 /// The index of an interface, if it exists.
 fn index_of(interface: &str) -> Option<u32> {
     Interface::find(interface).ok().map(|found| found.index)
-}
-
-fn refusals(failures: Vec<(PortId, PortError)>) -> BTreeMap<u8, String> {
-    failures.into_iter().map(|(port, error)| (port.number(), error.to_string())).collect()
-}
-
-/// Warns of ports on which the program runs in generic mode: behind the driver, not in it.
-pub(crate) fn warn_of_generic_mode(ports: &[PortState]) {
-    for port in ports.iter().filter(|port| port.mode == "generic") {
-        warn!(
-            "port {}: the driver has no XDP, so that the program runs behind it, slower; turn off generic receive offload \
-             there, because joined packets are too long: ethtool -K {} gro off",
-            port.interface, port.interface
-        );
-    }
 }
 
 impl Tables for Program {

@@ -1,7 +1,9 @@
 //! Runs a switch's daemon until SIGTERM.
 
 use std::convert::Infallible;
+use std::fs;
 use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -9,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::CapabilitySet;
+use spillway_bpf::switch::check_file_system;
 use spillway_daemon::{ControlPorts, MainThread, ServedPorts, Service, keep_capabilities};
 use spillway_rules::Mode;
 use tracing::{error, info, warn};
@@ -47,12 +50,16 @@ pub fn run(config: SwitchConfig, source: SettingsSource) -> Result<ExitCode, Sta
 /// Detaches the program of a switch whose daemon does not run, and removes its tables: flows are forgotten, and the
 /// interfaces belong to the kernel again.
 ///
+/// Returns a file that is not of the switch, if one stays in the directory of the tables.
+///
 /// # Errors
 /// The switch does not exist, its daemon runs, or the tables cannot be removed.
-pub fn detach(name: &str) -> Result<(), StartError> {
+pub fn detach(name: &str) -> Result<Option<PathBuf>, StartError> {
     let directory = pin_directory(name);
     let _lock = Lock::take_existing(&directory)?;
-    Program::remove(&directory).map_err(StartError::Program)
+    Program::remove(&directory).map_err(StartError::Program)?;
+    let rest = fs::read_dir(&directory).ok().and_then(|mut files| files.next()?.ok());
+    Ok(rest.map(|file| file.path()))
 }
 
 struct Daemon {
@@ -73,6 +80,8 @@ impl Daemon {
         main: &MainThread,
     ) -> Result<Daemon, StartError> {
         let directory = pin_directory(&config.name);
+        // Before the directory is created, which another file system would keep.
+        check_file_system(&directory).map_err(|error| StartError::Program(error.to_string()))?;
         let lock = Lock::take(&directory)?;
         let ports = ControlPorts::bind(Some(&config.socket), config.admin_group.as_ref(), config.metrics)
             .map_err(StartError::Port)?;

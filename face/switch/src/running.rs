@@ -12,16 +12,17 @@ use spillway_rules::Mode;
 use spillway_transport::Time;
 use spillway_wire::switch::ServerId;
 use spillway_xdp::Interface;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::basis::Basis;
 use crate::change::{ReloadOutcome, check_mode, differences, keep_restart_settings};
-use crate::config::{SwitchConfig, mode_text};
+use crate::config::{Port, SwitchConfig, mode_text};
 use crate::entries::Requests;
 use crate::local::{Local, LocalServer};
 use crate::messages::Messages;
-use crate::program::{PortState, Program, warn_of_generic_mode};
-use crate::status::{FlowsStatus, PortStatus, ServerStatus, ServiceStatus, SwitchStatus};
+use crate::port_state::{PortState, log_changes};
+use crate::program::Program;
+use crate::status::{FlowsStatus, ServerStatus, ServiceStatus, SwitchStatus};
 use crate::sweep::{Snapshot, sweep};
 
 /// Interval at which the daemon reads the tables and ends the entries of ended flows.
@@ -163,6 +164,7 @@ impl Running {
             }
             problem = outcome.err();
             let until = Instant::now() + self.view().pause();
+            let mut ports_due = Instant::now() + SWEEP_INTERVAL;
             while Instant::now() < until {
                 match stop.recv_timeout(HELLO_INTERVAL) {
                     Err(RecvTimeoutError::Timeout) => {}
@@ -170,6 +172,10 @@ impl Running {
                 }
                 // The next turn fails in the same way, and reports the failure.
                 let _ = self.requests().and_then(|requests| requests.hello());
+                if (ports_due..until).contains(&Instant::now()) {
+                    self.tend_ports();
+                    ports_due = Instant::now() + SWEEP_INTERVAL;
+                }
             }
         }
     }
@@ -194,21 +200,36 @@ impl Running {
     /// As [`turn`](Self::turn). The caller holds the lock `exclusive`.
     fn turn_alone(&self) -> Result<(), String> {
         let began = Instant::now();
-        self.restore()?;
-        self.attach_missing()?;
+        let restored = self.restore();
+        if restored.is_ok() {
+            self.attach_missing();
+        }
+        self.view_ports();
+        restored?;
         let config = self.config();
         let ended = self.view().snapshot.ended;
         let snapshot = sweep(&self.requests()?, &Basis::of(&config), ended)?;
-        let ports = self.program.ports(&config.ports)?;
-        let before = {
-            let mut view = self.view();
-            let before = std::mem::replace(&mut view.ports, ports.clone());
-            (view.snapshot, view.at, view.took) = (snapshot.clone(), Some(Instant::now()), began.elapsed());
-            before
-        };
         lost_flows(&snapshot).iter().for_each(|line| warn!("{line}"));
-        log_changes(&before, &ports);
+        let mut view = self.view();
+        (view.snapshot, view.at, view.took) = (snapshot, Some(Instant::now()), began.elapsed());
         Ok(())
+    }
+
+    /// Reads the states of the ports for status and metrics, and logs changes.
+    fn view_ports(&self) {
+        let ports = self.program.ports(&self.lock_config().ports);
+        let before = std::mem::replace(&mut self.view().ports, ports.clone());
+        log_changes(&before, &ports);
+    }
+
+    /// Attaches ports that are not attached, in a long pause between two turns.
+    fn tend_ports(&self) {
+        let _exclusive = self.exclusive();
+        // Tables with a part of a refused change are restored first, in a turn.
+        if self.view().unrestored.is_none() {
+            self.attach_missing();
+        }
+        self.view_ports();
     }
 
     /// Writes the settings in force once more if restoring them has failed.
@@ -225,15 +246,13 @@ impl Running {
     }
 
     /// Tries to attach the ports on which the program does not run. A new interface has another Ethernet address, which is
-    /// written to the tables first.
-    fn attach_missing(&self) -> Result<(), String> {
+    /// written to the tables first. A port that cannot be attached is noted, and stops no other.
+    fn attach_missing(&self) {
+        self.program.release_lost();
         let mut config = self.config();
-        let missing: BTreeMap<u8, String> = self
-            .program
-            .ports(&config.ports)?
-            .into_iter()
-            .filter_map(|state| Some((state.number, state.problem?)))
-            .collect();
+        let states = self.program.ports(&config.ports).into_iter();
+        let missing: BTreeMap<u8, String> =
+            states.filter_map(|state| Some((state.number, state.problem?))).collect();
         let mut found = Vec::new();
         let mut has_new_address = false;
         for port in config.ports.iter_mut().filter(|port| missing.contains_key(&port.number)) {
@@ -247,11 +266,7 @@ impl Running {
             }
         }
         if has_new_address {
-            // Attaches the ports, too.
-            let rules = config.rules(self.messages.key().clone());
-            self.program.change(&config, &rules).map_err(|error| error.why)?;
-            *self.lock_config() = config;
-            return Ok(());
+            return self.attach_all(config, &found);
         }
         for port in found.iter().filter(|port| self.program.attach(port)) {
             warn!(
@@ -259,7 +274,21 @@ impl Running {
                 port.interface, missing[&port.number]
             );
         }
-        Ok(())
+    }
+
+    /// Writes new Ethernet addresses of interfaces to the tables, which attaches the ports, too. `found`: the ports to be
+    /// attached.
+    fn attach_all(&self, config: SwitchConfig, found: &[Port]) {
+        let rules = config.rules(self.messages.key().clone());
+        match self.program.change(&config, &rules) {
+            Ok(()) => *self.lock_config() = config,
+            Err(error) => {
+                found.iter().for_each(|port| self.program.note(port, Some(error.why.clone())));
+                if error.is_mixed {
+                    self.view().unrestored = Some(error.why);
+                }
+            }
+        }
     }
 
     /// Whether the sweeper runs. It reads large tables less often.
@@ -285,7 +314,7 @@ impl Running {
             pid: std::process::id(),
             uptime_ms: millis(self.started.elapsed()),
             epoch: self.messages.epoch(),
-            ports: ports.iter().map(|state| port_status(state, &config)).collect(),
+            ports: ports.iter().map(|state| state.status(&config)).collect(),
             servers: config.servers.iter().map(|server| server_status(server, &snapshot, &config)).collect(),
             services: config.services.iter().map(|service| service_status(service, &snapshot)).collect(),
             stations: config.stations.len(),
@@ -314,18 +343,6 @@ pub(crate) fn local_control(config: &SwitchConfig) -> &[SocketAddr] {
     match config.mode {
         Mode::Gateway => &[],
         Mode::Host => &config.control,
-    }
-}
-
-fn port_status(state: &PortState, config: &SwitchConfig) -> PortStatus {
-    let port = config.ports.iter().find(|port| port.number == state.number);
-    let may_own = port.iter().flat_map(|port| &port.may_own).map(|service| config.service_name(*service));
-    PortStatus {
-        interface: state.interface.clone(),
-        number: state.number,
-        mode: state.mode.to_owned(),
-        problem: state.problem.clone(),
-        may_own: may_own.map(str::to_owned).collect(),
     }
 }
 
@@ -371,26 +388,6 @@ fn lost_flows(snapshot: &Snapshot) -> Option<String> {
              right to own them"
         )
     })
-}
-
-/// Logs each port whose state has changed since the last turn: the program has stopped there, or runs again. At the
-/// first turn also logs ports in generic mode.
-fn log_changes(before: &[PortState], after: &[PortState]) {
-    if before.is_empty() {
-        warn_of_generic_mode(after);
-    }
-    for state in after {
-        let earlier = before.iter().find(|one| one.interface == state.interface);
-        match (&state.problem, earlier.map(|one| &one.problem)) {
-            (problem, Some(earlier)) if problem == earlier => {}
-            (Some(problem), _) => error!(
-                port = state.interface,
-                "port {}: {problem}; the daemon tries again once a second", state.interface
-            ),
-            (None, Some(_)) => info!(port = state.interface, "port {}: forwards again", state.interface),
-            (None, None) => {}
-        }
-    }
 }
 
 fn millis(time: Duration) -> u64 {

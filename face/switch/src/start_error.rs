@@ -21,6 +21,17 @@ pub enum StartError {
         /// The host's error.
         error: io::Error,
     },
+    /// Other users have access to the directory of the switch's pinned tables, or it belongs to another user.
+    Shared {
+        /// The directory.
+        directory: PathBuf,
+        /// The directory's owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+        /// The directory's permissions.
+        mode: u32,
+    },
     /// The switch that should be detached does not exist.
     NoSwitch {
         /// Directory in which its pinned tables would be.
@@ -49,6 +60,19 @@ impl fmt::Display for StartError {
                 f,
                 "cannot use {} for the switch's tables: {error}; it needs the BPF file system (mount -t bpf bpf \
                  /sys/fs/bpf) and permission to write there",
+                directory.display()
+            ),
+            StartError::Shared { directory, owner, user, mode } if owner == user => write!(
+                f,
+                "{} has the mode {mode:04o}, by which other users can use the switch's tables or keep its daemon from \
+                 starting: look at what is in it, then `chmod 0700 {}`",
+                directory.display(),
+                directory.display()
+            ),
+            StartError::Shared { directory, owner, user, .. } => write!(
+                f,
+                "{} belongs to the user {owner}, this process runs as user {user}: start the switch as that user, give it \
+                 another name, or remove the tables as root with `spillway switch --config FILE --detach`",
                 directory.display()
             ),
             StartError::NoSwitch { directory } => write!(

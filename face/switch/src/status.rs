@@ -71,6 +71,12 @@ pub struct PortStatus {
     pub mode: String,
     /// Why the program does not run there; `None` if it runs.
     pub problem: Option<String>,
+    /// Why the interface carries no frames, although the program runs there: it is down, or has no carrier.
+    #[serde(default)]
+    pub down: Option<String>,
+    /// The interface's present name, if it is not `interface`.
+    #[serde(default)]
+    pub renamed: Option<String>,
     /// Services whose flows the port's servers may own.
     pub may_own: Vec<String>,
 }
@@ -164,7 +170,10 @@ impl SwitchStatus {
     /// The reasons for which the switch is not healthy, one on each line.
     pub fn health(&self) -> Result<(), String> {
         let mut reasons: Vec<String> = Vec::new();
-        let failed = self.ports.iter().filter_map(|port| Some((port, port.problem.as_ref()?)));
+        let failed = self.ports.iter().filter_map(|port| {
+            let problem = port.problem.as_ref().or(port.down.as_ref())?;
+            Some((port, problem))
+        });
         reasons.extend(failed.map(|(port, problem)| format!("port {}: {problem}", port.interface)));
         if self.flows.total() >= self.flows.max {
             reasons.push(format!("the table of flows is full: {} flows; raise flows_max", self.flows.max));
@@ -214,6 +223,12 @@ impl fmt::Display for PortStatus {
         match &self.problem {
             Some(problem) => f.write_str(problem)?,
             None => f.write_str(&self.mode)?,
+        }
+        if let Some(down) = &self.down {
+            write!(f, ", {down}")?;
+        }
+        if let Some(name) = &self.renamed {
+            write!(f, ", renamed to {name}")?;
         }
         if !self.may_own.is_empty() {
             write!(f, ", servers may own {}", self.may_own.join(", "))?;
@@ -298,9 +313,21 @@ mod tests {
     }
 
     #[test]
+    fn a_port_says_that_its_interface_is_down_and_has_another_name() {
+        let mut port = status().ports[1].clone();
+        port.down = Some("the interface is down".into());
+        port.renamed = Some("lan0".into());
+        assert_eq!(
+            port.to_string(),
+            "port 1 eth1: native, the interface is down, renamed to lan0, servers may own cache"
+        );
+    }
+
+    #[test]
     fn each_reason_against_health_is_a_line() {
         assert_eq!(status().health(), Ok(()));
         let mut status = status();
+        status.ports[0].down = Some("the interface is down".into());
         status.ports[1].problem = Some("detached".into());
         status.flows.owned = 97;
         status.age_ms = 11_000;
@@ -308,15 +335,13 @@ mod tests {
         status.thread_failure = Some("thread sweep panicked".into());
         let reasons = status.health().unwrap_err();
         let lines: Vec<&str> = reasons.lines().collect();
-        assert_eq!(lines.len(), 5, "{reasons}");
-        assert!(
-            lines[0].starts_with("port eth1: detached") && lines[1].contains("raise flows_max"),
-            "{reasons}"
-        );
-        assert!(lines[2].contains("11 s") && lines[3].contains("refused reload"), "{reasons}");
-        assert!(lines[4].contains("sweep"), "{reasons}");
+        assert_eq!(lines.len(), 6, "{reasons}");
+        assert_eq!(lines[..2], ["port eth0: the interface is down", "port eth1: detached"]);
+        assert!(lines[2].contains("raise flows_max"), "{reasons}");
+        assert!(lines[3].contains("11 s") && lines[4].contains("refused reload"), "{reasons}");
+        assert!(lines[5].contains("sweep"), "{reasons}");
         // A large table is read less often.
         status.age_limit_ms = 200_000;
-        assert_eq!(status.health().unwrap_err().lines().count(), 4);
+        assert_eq!(status.health().unwrap_err().lines().count(), 5);
     }
 }

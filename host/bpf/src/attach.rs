@@ -7,7 +7,8 @@ use std::os::fd::AsFd;
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, ProgramMut, Xdp, XdpFlags};
 use libbpf_sys::bpf_xdp_query_opts;
-use rustix::net::netdevice::name_to_index;
+use rustix::io::Errno;
+use rustix::net::netdevice::{index_to_name_inlined, name_to_index};
 use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::BpfError;
@@ -22,10 +23,24 @@ pub enum Mode {
 }
 
 impl Mode {
-    pub(crate) fn of(attached: &bpf_xdp_query_opts) -> Mode {
-        // 1 is XDP_ATTACHED_DRV of <linux/if_link.h>.
-        if attached.attach_mode == 1 { Mode::Native } else { Mode::Generic }
+    /// The mode of an interface's only program. `None`: it has no program, or several.
+    fn of(attached: &bpf_xdp_query_opts) -> Option<Mode> {
+        // XDP_ATTACHED_DRV and XDP_ATTACHED_SKB of <linux/if_link.h>.
+        match attached.attach_mode {
+            1 => Some(Mode::Native),
+            2 => Some(Mode::Generic),
+            _ => None,
+        }
     }
+}
+
+/// The program that runs at an interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Present {
+    /// The program's number.
+    pub(crate) program_id: u32,
+    /// The mode in which it runs.
+    pub(crate) mode: Mode,
 }
 
 /// A program that is attached to an interface. Dropping the value detaches the program.
@@ -105,7 +120,11 @@ impl Attachment {
         check_free(interface)?;
         let link = link(program, interface)?;
         let attached = query(interface)?;
-        Ok(Attachment { link, mode: Mode::of(&attached), program_id: attached.prog_id })
+        let mode = Mode::of(&attached).ok_or_else(|| AttachError::Refused {
+            interface: interface.to_owned(),
+            source: io::Error::other("another process has detached it at once").into(),
+        })?;
+        Ok(Attachment { link, mode, program_id: attached.prog_id })
     }
 
     /// The mode in which the program runs.
@@ -166,21 +185,27 @@ pub(crate) fn link(program: &ProgramMut<'_>, interface: &str) -> Result<Link, At
         .map_err(|source| AttachError::Refused { interface: interface.to_owned(), source })
 }
 
-/// The mode in which the XDP program of an interface runs.
-pub(crate) fn mode_of(index: u32) -> Result<Mode, BpfError> {
-    i32::try_from(index)
-        .map_err(io::Error::other)
-        .map_err(libbpf_rs::Error::from)
-        .and_then(query_index)
-        .map(|attached| Mode::of(&attached))
-        .map_err(BpfError::of("cannot read the XDP program of an interface"))
+/// The XDP program at the interface with this index in the calling thread's network namespace. `None`: no program, or no such
+/// interface.
+pub(crate) fn program_at(index: u32) -> Result<Option<Present>, BpfError> {
+    let failed = || BpfError::of(format!("cannot read the XDP program of interface number {index}"));
+    let number = i32::try_from(index).map_err(io::Error::other).map_err(libbpf_rs::Error::from);
+    match number.and_then(query_index) {
+        Ok(found) => Ok(Mode::of(&found).map(|mode| Present { program_id: found.prog_id, mode })),
+        Err(error) => match exists(index) {
+            Ok(false) => Ok(None),
+            Ok(true) => Err(failed()(error)),
+            Err(error) => Err(failed()(error.into())),
+        },
+    }
 }
 
-/// The number of the XDP program at the interface with this index in the calling thread's network namespace. `None`: no
-/// program, or no such interface.
-pub(crate) fn program_at(index: u32) -> Option<u32> {
-    let found = query_index(i32::try_from(index).ok()?).ok()?;
-    (found.prog_id != 0).then_some(found.prog_id)
+/// Whether the calling thread's network namespace has an interface with this index.
+fn exists(index: u32) -> io::Result<bool> {
+    match index_to_name_inlined(socket(AddressFamily::INET, SocketType::DGRAM, None)?, index) {
+        Err(Errno::NODEV) => Ok(false),
+        outcome => Ok(outcome.map(|_| true)?),
+    }
 }
 
 /// The index of an interface of the calling thread's network namespace.

@@ -51,7 +51,13 @@ fn serve(args: &Args) -> Result<ExitCode, String> {
 fn detach(args: &Args) -> Result<ExitCode, String> {
     // Only the switch's name is needed: keys and interfaces may be gone.
     let config = read_file(&args.config, !READS_HOST).map_err(|problems| problems.to_string())?;
-    spillway_switch::detach(&config.name).map_err(|error| error.to_string())?;
+    let rest = spillway_switch::detach(&config.name).map_err(|error| error.to_string())?;
+    if let Some(file) = rest {
+        let file = file.display();
+        spillway_daemon::log_line(&format!(
+            "spillway: {file} is not of the switch, and stays with its directory"
+        ));
+    }
     spillway_daemon::log_line(&format!("spillway: switch {} is detached", config.name));
     Ok(ExitCode::SUCCESS)
 }

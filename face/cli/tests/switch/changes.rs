@@ -5,23 +5,29 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use spillway_lab::Launch;
+use spillway_lab::{LabError, Launch, Process};
 
+use super::daemon::terminate;
 use super::datagrams::Stream;
-use super::scene::{PLACE_PORT, Scene, terminate};
+use super::scene::{PLACE_PORT, Scene};
 use super::support::{PATIENCE, SPILLWAY, eventually};
 use super::{connect, connect_and_move_rule, memcached, say_hello, say_hello_again};
 
 /// Runs `ip` in the namespace of the switch.
-fn ip(scene: &Scene, arguments: &str) {
+pub fn ip(scene: &Scene, arguments: &str) {
+    run_ip(|launch| scene.switch.spawn(launch), arguments);
+}
+
+/// Runs `ip` in the namespace in which `spawn` starts processes.
+pub fn run_ip(spawn: impl FnOnce(&Launch) -> Result<Process, LabError>, arguments: &str) {
     let launch = Launch::new("ip").args(arguments.split(' ').map(str::to_owned)).name("ip");
-    let mut process = scene.switch.spawn(&launch).unwrap();
+    let mut process = spawn(&launch).unwrap();
     let ended = process.wait(PATIENCE).expect("ip should end");
     assert!(ended.success(), "ip {arguments}: {}", process.last_output());
 }
 
 /// Changes the configuration file.
-fn edit(scene: &Scene, change: impl FnOnce(String) -> String) {
+pub fn edit(scene: &Scene, change: impl FnOnce(String) -> String) {
     let text = fs::read_to_string(scene.config()).unwrap();
     fs::write(scene.config(), change(text)).unwrap();
 }
@@ -38,7 +44,7 @@ fn numbers(status: &Value) -> Value {
     json!({ "ports": all("ports", "interface", "number"), "servers": all("servers", "name", "id") })
 }
 
-fn problem_of(scene: &Scene, interface: &str) -> Option<String> {
+pub fn problem_of(scene: &Scene, interface: &str) -> Option<String> {
     let status = scene.result(&["status"]);
     let port =
         status["ports"].as_array().unwrap().iter().find(|port| port["interface"] == interface).cloned();

@@ -4,7 +4,6 @@ use std::fs;
 use std::net::SocketAddr;
 use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use serde_json::Value;
 use spillway_auth::Key;
@@ -15,7 +14,8 @@ use spillway_lab::{
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, ServerId, Site};
 
-use crate::support::{SPILLWAY, Scratch, eventually};
+use crate::daemon::{self, Mounts};
+use crate::support::{SPILLWAY, Scratch};
 
 const CONTROL_PORT: u16 = 9511;
 /// The service's port at server `a`.
@@ -29,7 +29,7 @@ pub struct Scene {
     pub client: Host,
     pub a: Host,
     pub b: Host,
-    mounts: Process,
+    mounts: Mounts,
     pub switch: LabSwitch,
     pub scratch: Scratch,
     keys: [Key; 2],
@@ -60,15 +60,7 @@ impl Scene {
         };
         let (client, a, b) = (host("client", true), host("a", servers_pass), host("b", servers_pass));
         let switch = lab.switches()[0].clone();
-        // The machine may have no BPF file system, or one with the pins of others.
-        let script = format!(
-            "mount -t bpf bpf /sys/fs/bpf && install -d -m 0700 -o {owner} /sys/fs/bpf/spillway && chmod o+x \
-             /sys/fs/bpf && echo mounted && exec sleep infinity"
-        );
-        let launch =
-            Launch::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", &script]);
-        let mounts = switch.spawn(&launch.name("mounts")).unwrap();
-        eventually("a BPF file system", || mounts.stdout().unwrap().contains("mounted"));
+        let mounts = Mounts::start(owner, |launch| switch.spawn(launch));
         let scratch = Scratch::new();
         let keys = ["a.key", "b.key"].map(|file| scratch.key(file).1);
         let name = lab.run_name();
@@ -145,9 +137,7 @@ places = [{{ address = "{b_address}:{PLACE_PORT}", service = "cache" }}]
 
     /// The program's arguments, run in the mount namespace with the BPF file system. `wrapper`: commands in front.
     pub fn launch(&self, program: &str, wrapper: &[String], arguments: &[&str]) -> Launch {
-        let mounts = format!("--mount=/proc/{}/ns/mnt", self.mounts.pid());
-        let wrapper = ["nsenter".to_owned(), mounts].into_iter().chain(wrapper.iter().cloned());
-        Launch::new(program).args(arguments.iter().copied()).wrapper(wrapper).name("switch")
+        self.mounts.launch(program, wrapper, arguments)
     }
 
     /// Starts a daemon, and waits until it answers.
@@ -156,13 +146,7 @@ places = [{{ address = "{b_address}:{PLACE_PORT}", service = "cache" }}]
     }
 
     pub fn start_launch(&self, launch: &Launch) -> Process {
-        let mut daemon = self.switch.spawn(launch).unwrap();
-        eventually("the daemon answers", || {
-            let ended = daemon.exit_status();
-            assert!(ended.is_none(), "the daemon has ended: {ended:?}\n{}", daemon.last_output());
-            self.command(&["status"]).status.success()
-        });
-        daemon
+        daemon::answering(self.switch.spawn(launch).unwrap(), &self.socket())
     }
 
     /// As [`start_daemon`](Self::start_daemon), for the first daemon: it makes the program, and the hosts then receive
@@ -175,18 +159,13 @@ places = [{{ address = "{b_address}:{PLACE_PORT}", service = "cache" }}]
 
     /// Runs a command of `spillway` at the daemon's admin socket.
     pub fn command(&self, arguments: &[&str]) -> Output {
-        let socket = self.socket();
-        let arguments = arguments.iter().copied().chain(["--socket", &socket]);
-        std::process::Command::new(SPILLWAY).args(arguments).output().unwrap()
+        daemon::command(&self.socket(), arguments)
     }
 
     /// The field `result` of a command that succeeds.
     #[track_caller]
     pub fn result(&self, arguments: &[&str]) -> Value {
-        let output = self.command(&[arguments, &["--json"]].concat());
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_str::<Value>(&text).unwrap()["result"].take()
+        daemon::result(&self.socket(), arguments)
     }
 
     /// The service, to which clients connect.
@@ -219,10 +198,4 @@ places = [{{ address = "{b_address}:{PLACE_PORT}", service = "cache" }}]
         drop(mounts);
         lab.close().unwrap();
     }
-}
-
-/// Asks the daemon to end, as a service manager does.
-pub fn terminate(mut daemon: Process) {
-    let ended = daemon.stop(Duration::from_secs(10));
-    assert!(ended.is_some_and(|status| status.success()), "{ended:?}: {}", daemon.last_output());
 }

@@ -8,7 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use spillway_lab::{Host, Launch};
 
-use crate::scene::{Scene, terminate};
+use crate::daemon::terminate;
+use crate::scene::Scene;
 use crate::support::{PATIENCE, SPILLWAY, eventually};
 use crate::{connect, memcached};
 

@@ -169,7 +169,7 @@ fn pinned(pins: &Path) -> Result<BTreeSet<u32>, BpfError> {
 }
 
 /// The pins of programs, with the programs' numbers. The kernel gives no number twice while the program exists.
-fn pin_paths(pins: &Path) -> Result<Vec<(u32, PathBuf)>, BpfError> {
+pub(super) fn pin_paths(pins: &Path) -> Result<Vec<(u32, PathBuf)>, BpfError> {
     let failed = || BpfError::of(format!("cannot read the pins in {}", pins.display()));
     let mut paths = Vec::new();
     for entry in fs::read_dir(pins).map_err(libbpf_rs::Error::from).map_err(failed())? {

@@ -105,6 +105,16 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The key of a port in the maps `egress` and `ports`, and its value in `interfaces`.
+pub(super) fn port_key(port: PortId) -> [u8; 4] {
+    u32::from(port.number()).to_ne_bytes()
+}
+
+/// An interface's index in the map `egress`.
+pub(super) fn index(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
 /// `struct settings`.
 pub(super) struct Settings {
     pub(super) control_port: u16,

@@ -33,8 +33,9 @@ use tables::Tables;
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
 pub use pinned::Pinned;
-pub use pins::{PINS, PinError, remove};
-pub use ports::{PortError, PortState};
+pub use pins::{PINS, PinError, check_file_system, remove};
+pub use ports::PortError;
+pub use ports::state::PortState;
 pub use run::TestRun;
 use test_egress::TestEgress;
 
@@ -163,18 +164,20 @@ impl Switch {
 
     /// Loads the program with the maps and links that are pinned in a directory of a BPF file system, or creates and
     /// pins maps. The next call must be [`apply`](Self::apply): until then pinned tables and links are as before, with
-    /// the program that they have, and new tables are incomplete.
+    /// the program that they have, except links without an interface in this network namespace, and new tables are
+    /// incomplete.
     ///
     /// The pins keep state and epoch (see [`epoch`](Self::epoch)). The number of flows stays that of the pinned map.
     ///
     /// # Errors
-    /// As [`load`](Self::load); the pins have another layout or another mode; the program is attached in another network
+    /// As [`load`](Self::load); the pins have another layout or another mode; the switch forwards in another network
     /// namespace; the BPF file system is not mounted.
     pub fn open_or_create(directory: &Path, config: &Config, epoch: u64) -> Result<Switch, SwitchError> {
         check(config, epoch)?;
         let pins = Pins::new(directory)?;
         let pinned_epoch = pins.epoch()?;
         pins.check_mode(config.mode)?;
+        pins.attachments()?;
         let mut object = open(config)?;
         pins.attach_maps(&mut object)?;
         let mut switch = Switch::of(object, config, pinned_epoch.unwrap_or(epoch), Some(pins))?;
@@ -262,12 +265,19 @@ impl Switch {
         self.ports.detach(port)
     }
 
-    /// The attached ports.
-    ///
-    /// # Errors
-    /// The system has failed.
-    pub fn ports(&self) -> Result<Vec<(PortId, PortState)>, PortError> {
+    /// The states of the ports that were attached.
+    pub fn ports(&self) -> Vec<(PortId, PortState)> {
         self.ports.states()
+    }
+
+    /// Detaches the program from interfaces that have left the calling thread's network namespace, and forgets those that
+    /// were removed. To be called about once a second: until then an interface elsewhere can be taken for the one here that
+    /// has the same index.
+    ///
+    /// Returns the ports that have lost their interface since the last call, with the states before, also those of pinned
+    /// links that a start or [`apply`](Self::apply) has removed.
+    pub fn release_lost(&mut self) -> Vec<(PortId, PortState)> {
+        self.ports.release_lost()
     }
 
     /// Detaches the program from all ports and removes the pins, if any. The switch's state is lost.

@@ -7,7 +7,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use spillway_rules::config::{Place, Server};
 use spillway_rules::{PortId, ServerId, ServiceId};
 
-use super::attachment::{Attachment, attachment};
+use super::attachment::Attachment;
 use super::layout::{self, LAYOUT_VERSION};
 use super::pins::{PinError, Pins};
 use super::{FlowEntry, entries};
@@ -32,7 +32,7 @@ impl Pinned {
     /// Reads the pins in a directory. `None`: it has no complete pins. Changes nothing.
     ///
     /// # Errors
-    /// The pins have another layout; the program is attached in another network namespace; the system has failed.
+    /// The pins have another layout; the switch forwards in another network namespace; the system has failed.
     pub fn read(directory: &Path) -> Result<Option<Pinned>, PinError> {
         let pins = Pins::existing(directory);
         match pins.version_and_epoch()? {
@@ -41,11 +41,9 @@ impl Pinned {
             Some((found, _)) => return Err(PinError::Layout { directory: directory.to_owned(), found }),
         }
         let mut pinned = Pinned::default();
-        for (port, link) in pins.open_links()? {
-            match attachment(&link)? {
-                Attachment::Here(index) => drop(pinned.ports.insert(port, index)),
-                Attachment::Elsewhere => return Err(pins.elsewhere(port)),
-                Attachment::Nowhere => {}
+        for (port, attachment) in pins.attachments()? {
+            if let Attachment::Here { index, .. } = attachment {
+                pinned.ports.insert(port, index);
             }
         }
         // Without one of the maps the switch was being removed: the next start makes a new map in its place.

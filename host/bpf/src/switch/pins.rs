@@ -1,5 +1,6 @@
 //! Pins of maps and links in a BPF file system: the switch forwards while its daemon restarts.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -8,9 +9,9 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, OpenObject};
 use spillway_rules::{Mode, PortId};
 
-use super::attachment::{Attachment, attachment};
+use super::attachment::{Attachment, attachment, attachment_of};
 use super::egress;
-use super::layout::{LAYOUT_VERSION, ONLY, Settings};
+use super::layout::{self, LAYOUT_VERSION, ONLY, Settings};
 use super::open_ports;
 use crate::BpfError;
 
@@ -52,11 +53,11 @@ pub enum PinError {
     },
     /// The maps are those of a switch in the other mode.
     Mode(PathBuf),
-    /// The program is attached to an interface of another network namespace.
+    /// The switch forwards in another network namespace.
     Namespace {
         /// The directory.
         directory: PathBuf,
-        /// The interface's port.
+        /// A port with an interface there.
         port: PortId,
     },
     /// The directory has no pins of a switch.
@@ -94,8 +95,9 @@ impl fmt::Display for PinError {
             ),
             PinError::Namespace { directory, port } => write!(
                 f,
-                "the switch with the pins in {} has the interface of its port {port} in another network namespace: start \
-                 it there, or give this switch another name",
+                "the switch with the pins in {} forwards in another network namespace, which has the interface of its port \
+                 {port}: start it there, give this switch another name, or remove the other one with `spillway switch \
+                 --config FILE --detach`",
                 directory.display()
             ),
             PinError::Absent(directory) => {
@@ -113,6 +115,18 @@ impl From<BpfError> for PinError {
     fn from(error: BpfError) -> PinError {
         PinError::Bpf(error)
     }
+}
+
+/// Checks that a directory for pins is, or would be, in a BPF file system. Creates nothing.
+///
+/// # Errors
+/// It is in another file system, or the system has failed.
+pub fn check_file_system(directory: &Path) -> Result<(), PinError> {
+    let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
+    let found = rustix::fs::statfs(existing)
+        .map_err(|source| system(format!("inspect {}", existing.display()), source.into()))?;
+    // The type's sign and width depend on the architecture; the number has 32 bits.
+    if found.f_type as u32 == BPF_FS { Ok(()) } else { Err(PinError::NotMounted(directory.to_owned())) }
 }
 
 /// Detaches the program of a switch that no process uses from all its interfaces, and removes its pins.
@@ -135,15 +149,9 @@ pub(super) struct Pins(PathBuf);
 impl Pins {
     /// Creates the directory if necessary.
     pub(super) fn new(directory: &Path) -> Result<Pins, PinError> {
-        let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(directory);
-        let system = rustix::fs::statfs(existing)
-            .map_err(|source| system(format!("inspect {}", existing.display()), source.into()))?;
-        // The type's sign and width depend on the architecture; the number has 32 bits.
-        if system.f_type as u32 != BPF_FS {
-            return Err(PinError::NotMounted(directory.to_owned()));
-        }
+        check_file_system(directory)?;
         fs::create_dir_all(directory)
-            .map_err(|source| self::system(format!("create {}", directory.display()), source))?;
+            .map_err(|source| system(format!("create {}", directory.display()), source))?;
         Ok(Pins(directory.to_owned()))
     }
 
@@ -229,7 +237,7 @@ impl Pins {
     }
 
     /// The pinned links.
-    pub(super) fn open_links(&self) -> Result<Vec<(PortId, Link)>, BpfError> {
+    pub(super) fn open_links(&self) -> Result<BTreeMap<PortId, Link>, BpfError> {
         let open = |(port, path): (PortId, PathBuf)| {
             let link = Link::open(&path)
                 .map_err(BpfError::of(format!("cannot open the pinned link {}", path.display())))?;
@@ -238,9 +246,30 @@ impl Pins {
         self.link_paths().map(open).collect()
     }
 
-    /// The error of a link to an interface of another network namespace.
-    pub(super) fn elsewhere(&self, port: PortId) -> PinError {
-        PinError::Namespace { directory: self.0.clone(), port }
+    /// Where the programs of the pinned links run.
+    ///
+    /// # Errors
+    /// The switch forwards in another network namespace: a link has its interface there, and the map `egress` still leads
+    /// to the interface. If only the interface has gone to another namespace, the kernel has removed it from the map.
+    pub(super) fn attachments(&self) -> Result<BTreeMap<PortId, Attachment>, PinError> {
+        let links = self.open_links()?;
+        let egress = self.open_map("egress")?;
+        let mut attachments = BTreeMap::new();
+        for port in links.keys() {
+            let leads_to = match &egress {
+                Some(map) => map
+                    .lookup(&layout::port_key(*port), MapFlags::ANY)
+                    .map_err(BpfError::of(format!("cannot read the map {}", self.map("egress").display())))?,
+                None => None,
+            };
+            let leads_to = leads_to.as_deref().and_then(layout::index);
+            let attachment = attachment_of(*port, &links, leads_to)?;
+            if attachment == Attachment::Elsewhere && leads_to.is_some() {
+                return Err(PinError::Namespace { directory: self.0.clone(), port: *port });
+            }
+            attachments.insert(*port, attachment);
+        }
+        Ok(attachments)
     }
 
     /// The directory of another switch whose pinned link has attached a program to the interface with this index.
@@ -251,54 +280,67 @@ impl Pins {
             let links = Pins(directory.clone()).open_links().unwrap_or_default();
             links
                 .iter()
-                .any(|(_, link)| matches!(attachment(link), Ok(Attachment::Here(at)) if at == interface))
+                .any(|(_, link)| matches!(attachment(link), Ok(Attachment::Here { index, .. }) if index == interface))
         };
         siblings.filter(|directory| *directory != self.0).find(has_link)
     }
 
-    /// Detaches the program from all interfaces, and removes all pins. The kernel ends maps that no process uses.
+    /// Detaches the program from all interfaces, and removes the switch's pins; other files in the directory stay. The kernel
+    /// ends maps that no process uses.
     fn clear(&self) -> Result<(), PinError> {
-        let links = self.open_links()?;
-        self.remove_filters(&links)?;
-        for (_, link) in links {
+        self.remove_filters()?;
+        for (_, link) in self.open_links()? {
             // The kernel ends an unpinned link some time later: without this, frames could pass after the return.
             // Fails only if the interface was removed, and the program with it.
             let _ = link.detach();
         }
-        let failed = |source| system(format!("remove the pins in {}", self.0.display()), source);
         // First the map by which the next start recognizes pins as complete: this process may be killed between two.
-        match fs::remove_file(self.map("settings")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
-        for entry in fs::read_dir(&self.0).map_err(failed)? {
-            fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
-        }
-        Ok(())
+        remove_file(&self.map("settings"))?;
+        MAPS.iter().try_for_each(|name| remove_file(&self.map(name)))?;
+        open_ports().try_for_each(|port| self.unpin(port))?;
+        egress::pin_paths(&self.0)?.iter().try_for_each(|(_, path)| remove_file(path))
+    }
+
+    /// Removes the pin of a port's link, if there is one.
+    pub(super) fn unpin(&self, port: PortId) -> Result<(), PinError> {
+        remove_file(&self.link(port))
     }
 
     /// Detaches the programs at the egress of interfaces, in host mode.
     ///
     /// # Errors
     /// The interfaces are in another network namespace, or the system has failed.
-    fn remove_filters(&self, links: &[(PortId, Link)]) -> Result<(), PinError> {
+    fn remove_filters(&self) -> Result<(), PinError> {
         if !egress::has_pins(&self.0) {
             return Ok(());
         }
-        for (port, link) in links {
-            match attachment(link)? {
-                Attachment::Here(index) => egress::detach(index)?,
-                Attachment::Elsewhere => return Err(self.elsewhere(*port)),
-                Attachment::Nowhere => {}
+        for attachment in self.attachments()?.into_values() {
+            if let Attachment::Here { index, .. } = attachment {
+                egress::detach(index)?;
             }
         }
         Ok(egress::detach_pinned(&self.0)?)
     }
 
-    /// Removes all pins and the directory.
+    /// Removes the switch's pins, and the directory if nothing else is in it.
     pub(super) fn remove(&self) -> Result<(), PinError> {
         self.clear()?;
-        fs::remove_dir(&self.0).map_err(|source| system(format!("remove {}", self.0.display()), source))
+        match fs::remove_dir(&self.0) {
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
+                Err(system(format!("remove {}", self.0.display()), error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Removes a file, if it exists.
+fn remove_file(path: &Path) -> Result<(), PinError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(system(format!("remove {}", path.display()), error))
+        }
+        _ => Ok(()),
     }
 }
 

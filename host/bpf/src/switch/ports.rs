@@ -1,5 +1,7 @@
 //! The interfaces of the switch's ports.
 
+pub(super) mod state;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
@@ -8,13 +10,15 @@ use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut};
 use spillway_rules::PortId;
 use spillway_rules::config::Config;
 
-use super::attachment::{Attachment, attachment, info, link_index};
+use super::attachment::{Attachment, attachment_of, is_at};
 use super::egress::Egress;
+use super::layout::{self, port_key as key};
 use super::pins::{PinError, Pins};
 use super::{LOOPBACK, open_ports, run};
 use crate::BpfError;
-use crate::attach::{self, AttachError, Mode};
+use crate::attach::{self, AttachError};
 use crate::map::Map;
+use state::PortState;
 
 /// Why a port was not attached or detached.
 #[derive(Debug)]
@@ -73,26 +77,6 @@ impl From<PinError> for PortError {
     }
 }
 
-/// The state of an attached port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortState {
-    /// The program is attached.
-    Attached {
-        /// The index of the interface.
-        interface: u32,
-        /// Where the program runs.
-        mode: Mode,
-    },
-    /// The XDP program is attached, and the tc program at the egress is not: somebody has removed the filter. Only in host
-    /// mode.
-    WithoutEgress {
-        /// The index of the interface.
-        interface: u32,
-    },
-    /// The interface was removed, or another process has detached the program.
-    Detached,
-}
-
 /// The links to interfaces, and the maps that translate between interfaces and ports.
 ///
 /// A port with a link is *open* if the maps have its interface. The program drops the frames of an interface whose port
@@ -102,6 +86,8 @@ pub(super) struct Ports {
     interfaces: Map,
     egress: Map,
     links: BTreeMap<PortId, Link>,
+    /// Ports that have lost their links, until [`release_lost`](Ports::release_lost) returns them.
+    lost: BTreeMap<PortId, PortState>,
     /// The program at the egress of the interfaces, in host mode.
     filter: Option<Egress>,
     pins: Option<Pins>,
@@ -111,7 +97,7 @@ impl Ports {
     /// `filter`: the program at the egress of the interfaces, in host mode.
     pub(super) fn of(object: &Object, filter: Option<Egress>, pins: Option<Pins>) -> Result<Ports, BpfError> {
         let (interfaces, egress) = (Map::of(object, "interfaces")?, Map::of(object, "egress")?);
-        Ok(Ports { interfaces, egress, links: BTreeMap::new(), filter, pins })
+        Ok(Ports { interfaces, egress, links: BTreeMap::new(), lost: BTreeMap::new(), filter, pins })
     }
 
     /// Makes frames of this interface index arrive at the daemon's port.
@@ -136,26 +122,19 @@ impl Ports {
         self.interfaces.set(&interface.to_ne_bytes(), &key(port))
     }
 
-    /// Takes the pinned links over, with the programs that they have. Links without an interface are unpinned.
-    ///
-    /// # Errors
-    /// A link belongs to another network namespace, or the system has failed.
-    pub(super) fn adopt(&mut self) -> Result<(), PinError> {
-        let Some(pins) = &self.pins else { return Ok(()) };
-        for (port, mut link) in pins.open_links()? {
-            match attachment(&link)? {
-                Attachment::Here(_) => drop(self.links.insert(port, link)),
-                Attachment::Elsewhere => return Err(pins.elsewhere(port)),
-                Attachment::Nowhere => {
-                    link.unpin().map_err(BpfError::of(format!("cannot remove the pin of port {port}")))?;
-                }
-            }
+    /// Takes the pinned links over, with the programs that they have. Links without an interface in this network namespace
+    /// are removed.
+    pub(super) fn adopt(&mut self) -> Result<(), PortError> {
+        if let Some(pins) = &self.pins {
+            self.links = pins.open_links()?;
         }
-        Ok(())
+        self.linked().map(drop)
     }
 
     /// Gives all links a program.
-    pub(super) fn update_program(&mut self, program: &ProgramMut<'_>) -> Result<(), BpfError> {
+    pub(super) fn update_program(&mut self, program: &ProgramMut<'_>) -> Result<(), PortError> {
+        // A link that has lost its interface takes no program.
+        self.linked()?;
         for (port, link) in &mut self.links {
             link.update_prog(program)
                 .map_err(BpfError::of(format!("cannot replace the program of port {port}")))?;
@@ -163,21 +142,34 @@ impl Ports {
         Ok(())
     }
 
-    /// The interface of each link. Links whose interface was removed are unpinned and forgotten.
+    /// The interface of each link. Links without an interface in this network namespace are removed.
     pub(super) fn linked(&mut self) -> Result<BTreeMap<PortId, u32>, PortError> {
         let mut linked = BTreeMap::new();
         for port in self.links.keys().copied().collect::<Vec<_>>() {
-            match self.index(port)? {
-                Some(index) => drop(linked.insert(port, index)),
-                None => self.unlink(port)?,
+            match self.attachment(port)? {
+                Attachment::Here { index, .. } => drop(linked.insert(port, index)),
+                Attachment::Elsewhere => self.release(port, PortState::Elsewhere)?,
+                Attachment::Nowhere => self.release(port, PortState::Detached)?,
             }
         }
         Ok(linked)
     }
 
+    /// The interface to which a port's link has attached the program.
     fn index(&self, port: PortId) -> Result<Option<u32>, BpfError> {
-        let Some(link) = self.links.get(&port) else { return Ok(None) };
-        Ok(link_index(&info(link)?))
+        Ok(match self.attachment(port)? {
+            Attachment::Here { index, .. } => Some(index),
+            Attachment::Elsewhere | Attachment::Nowhere => None,
+        })
+    }
+
+    fn attachment(&self, port: PortId) -> Result<Attachment, BpfError> {
+        attachment_of(port, &self.links, self.leads_to(port)?)
+    }
+
+    /// The index of the interface to which frames for a port are sent.
+    fn leads_to(&self, port: PortId) -> Result<Option<u32>, BpfError> {
+        Ok(self.egress.value(&key(port), MapFlags::ANY)?.as_deref().and_then(layout::index))
     }
 
     /// Attaches the program to an interface without a program; in host mode also the filter at its egress. The port stays
@@ -235,7 +227,15 @@ impl Ports {
                 None => error.into(),
             });
         }
-        self.keep(port, attach::link(program, interface)?)
+        let link = attach::link(program, interface)?;
+        let index = attach::index_of(interface)?.unsigned_abs();
+        // The interface had no program: a link with its index belongs to another network namespace.
+        for other in self.links.keys().copied().collect::<Vec<_>>() {
+            if is_at(&self.links[&other], index)? {
+                self.release(other, PortState::Elsewhere)?;
+            }
+        }
+        self.keep(port, link)
     }
 
     /// As [`link`](Self::link), for the interface with this index, which had the program before.
@@ -263,13 +263,10 @@ impl Ports {
 
     /// Detaches the program from a port's interface. Does not change the maps; a filter at the egress stays.
     pub(super) fn unlink(&mut self, port: PortId) -> Result<(), PortError> {
-        let Some(mut link) = self.links.remove(&port) else { return Ok(()) };
+        let Some(link) = self.links.remove(&port) else { return Ok(()) };
         // Fails only if the interface was removed, and the program with it.
         let _ = link.detach();
-        if self.pins.is_some() {
-            link.unpin().map_err(BpfError::of(format!("cannot remove the pin of port {port}")))?;
-        }
-        Ok(())
+        Ok(self.pins.as_ref().map_or(Ok(()), |pins| pins.unpin(port))?)
     }
 
     /// Opens the linked ports for which `is_open` is true, and closes all others, also ports that are in the maps and have
@@ -294,19 +291,15 @@ impl Ports {
 
     /// Removes the interface of a port to which frames would be sent.
     fn close_egress(&self, port: PortId) -> Result<(), BpfError> {
-        match self.egress.value(&key(port), MapFlags::ANY)? {
-            Some(_) => self.egress.remove(&key(port)),
-            None => Ok(()),
-        }
+        self.leads_to(port)?.map_or(Ok(()), |_| self.egress.remove(&key(port)))
     }
 
     /// Makes the maps lead to and from a port's interface. Values that are right are not written.
     fn open(&self, port: PortId, index: u32) -> Result<(), BpfError> {
-        let index = index.to_ne_bytes();
-        if port != PortId::DAEMON && self.egress.value(&key(port), MapFlags::ANY)?.as_deref() != Some(&index)
-        {
-            self.egress.set(&key(port), &index)?;
+        if port != PortId::DAEMON && self.leads_to(port)? != Some(index) {
+            self.egress.set(&key(port), &index.to_ne_bytes())?;
         }
+        let index = index.to_ne_bytes();
         if self.interfaces.value(&index, MapFlags::ANY)?.as_deref() != Some(&key(port)) {
             self.interfaces.set(&index, &key(port))?;
         }
@@ -355,26 +348,6 @@ impl Ports {
         Ok(())
     }
 
-    pub(super) fn states(&self) -> Result<Vec<(PortId, PortState)>, PortError> {
-        let states = self.links.iter().map(|(port, link)| Ok((*port, self.with_filter(state(link)?))));
-        states.collect()
-    }
-
-    /// The state of a link, with regard to the filter at the egress.
-    fn with_filter(&self, state: PortState) -> PortState {
-        match state {
-            PortState::Attached { interface, .. } if !self.has_filter(interface) => {
-                PortState::WithoutEgress { interface }
-            }
-            state => state,
-        }
-    }
-
-    /// Whether the interface has the filter at its egress; true also if the switch needs none.
-    fn has_filter(&self, interface: u32) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter.is_attached(interface))
-    }
-
     pub(super) fn remove(mut self) -> Result<(), PortError> {
         for port in self.links.keys().copied().collect::<Vec<_>>() {
             self.detach(port)?;
@@ -397,15 +370,4 @@ impl Drop for Ports {
             let _ = self.remove_stray_filters();
         }
     }
-}
-
-fn key(port: PortId) -> [u8; 4] {
-    u32::from(port.number()).to_ne_bytes()
-}
-
-fn state(link: &Link) -> Result<PortState, BpfError> {
-    Ok(match link_index(&info(link)?) {
-        Some(interface) => PortState::Attached { interface, mode: attach::mode_of(interface)? },
-        None => PortState::Detached,
-    })
 }

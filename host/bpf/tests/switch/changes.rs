@@ -12,15 +12,15 @@ use spillway_transport::Time;
 use super::pins::{create_interfaces, interfaces, ip, isolated, open};
 use super::scene::*;
 
-const BOTH: [(u8, &str); 2] = [(0, "port0"), (1, "port1")];
+pub const BOTH: [(u8, &str); 2] = [(0, "port0"), (1, "port1")];
 const NOW: Time = Time(5_000_000_000);
 
-fn pinned_map(pins: &Path, name: &str) -> MapHandle {
+pub fn pinned_map(pins: &Path, name: &str) -> MapHandle {
     MapHandle::from_pinned_path(pins.join(name)).unwrap()
 }
 
 /// The interface's index.
-fn index(interface: &str) -> u32 {
+pub fn index(interface: &str) -> u32 {
     let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"));
     // /sys has the interfaces of the namespace in which it was mounted.
     text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| {
@@ -30,13 +30,13 @@ fn index(interface: &str) -> u32 {
     })
 }
 
-fn egress(pins: &Path, number: u8) -> Option<u32> {
+pub fn egress(pins: &Path, number: u8) -> Option<u32> {
     let value = pinned_map(pins, "egress").lookup(&u32::from(number).to_ne_bytes(), MapFlags::ANY).unwrap();
     value.map(|value| u32::from_ne_bytes(value.try_into().unwrap()))
 }
 
-fn attached(switch: &Switch) -> Vec<PortId> {
-    let ports = switch.ports().unwrap().into_iter();
+pub fn attached(switch: &Switch) -> Vec<PortId> {
+    let ports = switch.ports().into_iter();
     ports.filter(|(_, state)| matches!(state, PortState::Attached { .. })).map(|(port, _)| port).collect()
 }
 

@@ -59,7 +59,7 @@ fn the_filter_outlives_its_process_and_is_replaced_by_the_next_one() {
         let switch = open_host(&pins);
         assert_only_at(&["port0"]);
         let first = filter("port0");
-        assert!(matches!(switch.ports().unwrap()[..], [(_, PortState::Attached { .. })]));
+        assert!(matches!(switch.ports()[..], [(_, PortState::Attached { .. })]));
         drop(switch);
         assert_eq!(filter("port0"), first);
         let switch = open_host(&pins);
@@ -85,10 +85,10 @@ fn a_filter_that_somebody_has_removed_is_attached_again() {
         let mut switch = open_host(&bpf.join("switch"));
         for command in ["filter del dev port0 egress", "qdisc del dev port0 clsact"] {
             tc(command);
-            assert!(matches!(switch.ports().unwrap()[..], [(_, PortState::WithoutEgress { .. })]));
+            assert!(matches!(switch.ports()[..], [(_, PortState::WithoutEgress { .. })]));
             switch.attach(port(0), "port0").unwrap();
             assert_only_at(&["port0"]);
-            assert!(matches!(switch.ports().unwrap()[..], [(_, PortState::Attached { .. })]));
+            assert!(matches!(switch.ports()[..], [(_, PortState::Attached { .. })]));
         }
         let filter_before = filter("port0");
         switch.attach(port(0), "port0").unwrap();
@@ -158,7 +158,7 @@ fn a_refused_change_leaves_program_and_filter_as_they_were() {
         assert!(matches!(error, SwitchError::Bpf(_)) && error.to_string().contains("settings"), "{error}");
         assert_only_at(&["port0"]);
         assert_eq!(filter("port0"), before);
-        assert!(matches!(switch.ports().unwrap()[..], [(_, PortState::Attached { .. })]));
+        assert!(matches!(switch.ports()[..], [(_, PortState::Attached { .. })]));
         // Also if nothing but the tables change.
         assert!(switch.apply(&after, &interfaces(&PORT)).is_err());
         assert_only_at(&["port0"]);

@@ -2,6 +2,7 @@
 
 mod changes;
 mod host;
+mod moved;
 mod pins;
 mod race;
 mod scene;

@@ -95,7 +95,7 @@ fn a_restart_loses_no_packet_and_no_state() {
                 std::thread::sleep(std::time::Duration::from_millis(2));
                 switch = open(EPOCH + 1 + restart as u64);
                 assert_eq!(switch.epoch(), EPOCH, "the epoch stays with the pins");
-                let ports = switch.ports().unwrap();
+                let ports = switch.ports();
                 assert!(
                     matches!(ports[..], [(_, PortState::Attached { .. }), (_, PortState::Attached { .. })]),
                     "{ports:?}"
@@ -128,10 +128,10 @@ fn removed_interfaces_are_attached_again() {
         let pins = bpf.join("switch");
         let switch = open(&pins, &config(1), EPOCH, &[(0, "port0")]);
         ip("link del port0");
-        assert_eq!(switch.ports().unwrap(), [(port(0), PortState::Detached)]);
+        assert_eq!(switch.ports(), [(port(0), PortState::Detached)]);
         drop(switch);
         let mut switch = open(&pins, &config(1), EPOCH, &[]);
-        assert_eq!(switch.ports().unwrap(), [], "the link without an interface is unpinned");
+        assert_eq!(switch.ports(), [], "the link without an interface is unpinned");
         ip("link add port0 type veth peer name host0");
         switch.attach(port(0), "port0").unwrap();
         ip("link del port0");
@@ -169,6 +169,50 @@ fn pins_of_another_layout_are_refused_and_unfinished_ones_replaced() {
         value.fill(0);
         settings.update(&[0; 4], &value, MapFlags::ANY).unwrap();
         assert_eq!(open().unwrap().epoch(), EPOCH, "maps without settings are replaced");
+    });
+}
+
+#[test]
+fn foreign_files_in_the_directory_stay() {
+    use libbpf_rs::MapHandle;
+    isolated(|bpf| {
+        let pins = bpf.join("switch");
+        // A map of another program, and a directory.
+        drop(Switch::open_or_create(&bpf.join("other"), &config(1), EPOCH).unwrap());
+        std::fs::create_dir_all(pins.join("directory")).unwrap();
+        MapHandle::from_pinned_path(bpf.join("other/verdicts")).unwrap().pin(pins.join("foreign")).unwrap();
+        let names = || {
+            let files = std::fs::read_dir(&pins).unwrap();
+            let mut names: Vec<_> =
+                files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        // A start that ends before the settings are written, one that replaces its pins, and a removal.
+        drop(Switch::open_or_create(&pins, &config(1), EPOCH).unwrap());
+        drop(open(&pins, &config(1), EPOCH, &[]));
+        assert!(names().len() > 10);
+        spillway_bpf::switch::remove(&pins).unwrap();
+        assert_eq!(names(), ["directory", "foreign"]);
+        let error = spillway_bpf::switch::remove(&pins).unwrap_err();
+        assert!(matches!(error, PinError::Absent(_)), "{error}");
+        // A directory with the name of a pin cannot be removed: the error names it.
+        std::fs::create_dir(pins.join("port-7")).unwrap();
+        drop(Switch::open_or_create(&pins, &config(1), EPOCH));
+        let error = spillway_bpf::switch::remove(&pins).unwrap_err().to_string();
+        assert!(error.contains("switch/port-7"), "{error}");
+    });
+}
+
+#[test]
+fn a_pin_that_was_removed_by_hand_does_not_keep_its_port() {
+    isolated(|bpf| {
+        create_interfaces();
+        let pins = bpf.join("switch");
+        let mut switch = open(&pins, &config(1), EPOCH, &[(0, "port0")]);
+        std::fs::remove_file(pins.join("port-0")).unwrap();
+        switch.detach(port(0)).unwrap();
+        assert_eq!((switch.ports(), spillway_bpf::attached_program("port0").unwrap()), (vec![], None));
     });
 }
 

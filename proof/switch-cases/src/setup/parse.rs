@@ -17,8 +17,8 @@
 //! ```
 //!
 //! `mode host`: the switch runs on a server's own interface, the port with number 0. That server's host is at a port with
-//! number 62. `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an
-//! earlier one of the same name. The daemon's port has the name `daemon` and needs no definition.
+//! number 62. `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same
+//! name. The daemon's port has the name `daemon` and needs no definition.
 
 use std::net::{IpAddr, SocketAddr};
 
