@@ -7,7 +7,7 @@ use spillway_wire::packet::ethernet::HEADER_BYTES;
 use spillway_wire::switch::ServerId;
 
 use crate::arrival::Arrival;
-use crate::config::{Config, ConfigError, Mode, PortId};
+use crate::config::{Config, ConfigError, PortId};
 use crate::control;
 use crate::flow::{FlowView, Flows, Generations};
 use crate::forward;
@@ -15,7 +15,7 @@ use crate::host;
 use crate::icmp;
 use crate::load::{OwnerView, Owners};
 use crate::neighbour;
-use crate::parse::{Packet, Parsed, Transport, Upper, parse, target_mac};
+use crate::parse::{Packet, Parsed, Short, Transport, Upper, parse, target_mac};
 use crate::quote::quote;
 use crate::state::State;
 use crate::tables::{Keyed, Tables};
@@ -122,62 +122,72 @@ impl Switch {
     }
 
     fn decide(&mut self, now: Time, port: PortId, frame: &mut [u8]) -> Decision {
-        let is_internal = self.tables.is_internal(port);
-        if !is_internal {
-            match self.tables.mode() {
-                Mode::Host if !host::concerns(&self.tables, port, frame) => return Decision::pass(),
-                Mode::Host => {}
-                Mode::Gateway if self.tables.port(port).is_none() => {
-                    return Decision::drop(Verdict::DropUnknownPort);
-                }
-                Mode::Gateway => {
-                    let has_header = frame.len() >= HEADER_BYTES;
-                    if has_header && target_mac(frame).is_ok_and(forward::is_link_local) {
-                        return Decision::drop(Verdict::DropLinkLocal);
-                    }
-                }
-            }
+        if let Some(decision) = self.decide_by_port(port, frame) {
+            return decision;
         }
         let parsed = parse(frame);
         if let Some((packet, udp)) = parsed.as_ref().ok().and_then(|parsed| self.control_message(parsed)) {
             let Switch { tables, state, epoch, .. } = self;
             return control::handle(tables, state, *epoch, now, port, frame, (packet, udp));
         }
-        if is_internal {
+        if self.tables.is_internal(port) {
             return Decision::drop(Verdict::DropUnknownPort);
         }
-        let Ok(parsed) = parsed else { return forward::malformed(&self.tables) };
-        let is_server_port = self.is_server_port(port);
-        let mut arrival = Arrival { now, port, frame };
-        match &parsed {
+        match parsed {
+            Ok(parsed) => self.decide_parsed(&mut Arrival { now, port, frame }, &parsed),
+            Err(Short) => forward::malformed(&self.tables),
+        }
+    }
+
+    /// The decision that needs only the port and the Ethernet destination of a frame.
+    fn decide_by_port(&self, port: PortId, frame: &[u8]) -> Option<Decision> {
+        let is_host = self.tables.is_host();
+        if self.tables.is_internal(port) || is_host && host::concerns(&self.tables, port, frame) {
+            return None;
+        }
+        if is_host {
+            return Some(Decision::pass());
+        }
+        if self.tables.port(port).is_none() {
+            return Some(Decision::drop(Verdict::DropUnknownPort));
+        }
+        let has_header = frame.len() >= HEADER_BYTES;
+        let is_link_local = has_header && target_mac(frame).is_ok_and(forward::is_link_local);
+        is_link_local.then(|| Decision::drop(Verdict::DropLinkLocal))
+    }
+
+    /// Decides on a frame that is no control message.
+    fn decide_parsed(&mut self, arrival: &mut Arrival<'_>, parsed: &Parsed) -> Decision {
+        let checks_source = self.checks_sources(arrival.port);
+        match parsed {
             Parsed::Ip(packet @ Packet { upper: Upper::Tcp(segment), .. }) => {
-                self.handle_tcp(&mut arrival, packet, segment)
+                self.handle_tcp(arrival, packet, segment)
             }
             // These may carry TCP behind headers that are not parsed: the check of the owner (rule 4a) is not possible.
-            Parsed::ManyTags | Parsed::Ip(Packet { upper: Upper::LongChain, .. }) if is_server_port => {
+            Parsed::ManyTags | Parsed::Ip(Packet { upper: Upper::LongChain, .. }) if checks_source => {
                 Decision::drop(Verdict::DropNotOwner)
             }
-            _ if is_server_port
-                && neighbour::announces_foreign(&self.tables, port, arrival.frame, &parsed) =>
+            _ if checks_source
+                && neighbour::announces_foreign(&self.tables, arrival.port, arrival.frame, parsed) =>
             {
                 Decision::drop(Verdict::DropAnnouncement)
             }
             Parsed::Ip(packet) => match quote(arrival.frame, packet) {
                 Some(quote) => {
                     let Switch { tables, state, .. } = self;
-                    icmp::handle(tables, state, &mut arrival, packet, &quote)
+                    icmp::handle(tables, state, arrival, packet, &quote)
                 }
-                None => forward::plain(&self.tables, &mut arrival, packet),
+                None => forward::plain(&self.tables, arrival, packet),
             },
             Parsed::Arp(_) | Parsed::Other | Parsed::ManyTags => {
-                forward::frame_of(&self.tables, &mut arrival, &parsed)
+                forward::frame_of(&self.tables, arrival, parsed)
             }
         }
     }
 
     /// Whether the sources of a port's frames are checked (rule 4a). In host mode they are not checked at arrival: the local
     /// server's frames are checked when they leave, and those of other servers to their clients do not arrive here.
-    fn is_server_port(&self, port: PortId) -> bool {
+    fn checks_sources(&self, port: PortId) -> bool {
         !self.tables.is_host() && self.tables.is_server_port(port)
     }
 
@@ -189,11 +199,11 @@ impl Switch {
     }
 
     fn handle_tcp(&mut self, arrival: &mut Arrival<'_>, packet: &Packet, segment: &Transport) -> Decision {
-        let is_server_port = self.is_server_port(arrival.port);
+        let checks_source = self.checks_sources(arrival.port);
         let Switch { tables, state, .. } = self;
         // The source decides first. A segment of a server that is a client of another service has no place as its
         // source.
-        let place = if is_server_port { tables.place(segment.source) } else { None };
+        let place = if checks_source { tables.place(segment.source) } else { None };
         match place {
             Some(&place) => tcp::from_place(tables, state, arrival, (packet, segment), place),
             None => tcp::from_client(tables, state, arrival, packet, segment),
