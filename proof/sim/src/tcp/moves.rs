@@ -95,7 +95,7 @@ impl Moves {
         self.exported += 1;
         if state.receiving.next > 1 && self.exported.is_multiple_of(HIDE_ONE_IN) {
             state.sending.window_update = None;
-            for stamps in &mut state.agreed.stamps {
+            if let Some(stamps) = &mut state.agreed.stamps {
                 (stamps.recent, stamps.recent_age_ns) = (None, 0);
             }
         }
