@@ -21,10 +21,13 @@ const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Callers that wait for the results of orders, by flow.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waiters(Arc<Mutex<BTreeMap<Flow, Sender<(Flow, OrderResult)>>>>);
+pub(crate) struct Waiters(Arc<Mutex<BTreeMap<Flow, ResultSender>>>);
+
+/// Where the results of a caller's orders go.
+type ResultSender = Sender<(Flow, OrderResult)>;
 
 impl Waiters {
-    fn add(&self, flow: Flow, results: Sender<(Flow, OrderResult)>) {
+    fn add(&self, flow: Flow, results: ResultSender) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(flow, results);
     }
 
