@@ -45,7 +45,10 @@ fn connections_move_back_and_forth_under_load_and_nothing_is_lost() {
         clients.wait_for_replies();
     }
     let figures = clients.stop();
-    println!("{moves} moves, {figures:?}");
+    println!(
+        "{moves} moves, {} requests; longest wait for a reply (median): {:?} in the time of a move, {:?} in another one",
+        figures.requests, figures.longest_moving, figures.longest_quiet
+    );
     servers.check_moves(moves);
     servers.stop();
     terminate(daemon);

@@ -104,8 +104,7 @@ fn is_at(file: &OwnedFd, path: &Path) -> io::Result<bool> {
 /// Checks that only the process's user has access to a directory.
 fn check_owner(directory: &Path, found: &Stat) -> Result<(), StartError> {
     let (owner, user) = (found.st_uid, geteuid().as_raw());
-    // The type's width depends on the architecture; the permissions have 12 bits.
-    let mode = found.st_mode as u32 & 0o7777;
+    let mode = found.st_mode & 0o7777;
     if owner == user && mode & OTHERS == 0 {
         return Ok(());
     }

@@ -67,17 +67,18 @@ impl Clients {
 
     /// Waits until each connection has received further replies.
     pub fn wait_for_replies(&self) {
-        for connection in &self.connections {
-            let seen = connection.replies.load(Ordering::Relaxed);
-            eventually("further replies", || {
+        let replies = |connection: &Connection| connection.replies.load(Ordering::Relaxed);
+        let seen: Vec<u64> = self.connections.iter().map(replies).collect();
+        eventually("further replies", || {
+            self.connections.iter().zip(&seen).all(|(connection, seen)| {
                 assert!(
                     !connection.thread.is_finished(),
                     "the connection of {} has ended",
                     connection.address
                 );
-                connection.replies.load(Ordering::Relaxed) > seen + 3
-            });
-        }
+                replies(connection) > seen + 3
+            })
+        });
     }
 
     /// The begin of a move, for [`record_move`](Self::record_move).
