@@ -15,7 +15,7 @@ const BATCH: usize = 16_384;
 pub struct Cleared {
     /// Flows whose entries have ended.
     pub cleared: u64,
-    /// Flows that stay, because their entries changed after they were read.
+    /// Flows that changed twice while they were cleared, and stay.
     pub changed: u64,
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn clear<T: Tables>(
         })?;
         let mut ended = 0;
         for entry in &batch {
-            ended += u64::from(requests.release(entry)?);
+            ended += u64::from(requests.clear(entry)?);
         }
         cleared.cleared += ended;
         // Entries that have changed are read again with the next batch.
@@ -53,10 +53,12 @@ pub(crate) fn clear<T: Tables>(
 
 #[cfg(test)]
 mod tests {
+    use spillway_wire::switch::FlowState;
+
     use super::*;
     use crate::config::tests::config;
     use crate::messages::{Messages, fresh_key};
-    use crate::tables::memory::Memory;
+    use crate::tables::memory::{Memory, NOW};
 
     fn select(client: &str) -> Selection {
         Selection { service: Some("cache".to_owned()), client: Some(client.to_owned()) }
@@ -73,6 +75,21 @@ mod tests {
         let cleared = clear(&requests, &config, &select("10.0.0.7")).unwrap();
         assert_eq!(cleared, Cleared { cleared: flows as u64, changed: 0 });
         assert_eq!(tables.clients(), ["10.0.0.8:5"]);
+    }
+
+    #[test]
+    fn flows_of_a_silent_server_and_late_moves_are_cleared() {
+        let messages = Messages::new(fresh_key().unwrap(), 1);
+        let (tables, config) = (Memory::new(messages.key()), config());
+        let requests = Requests::new(&tables, &messages, config.control[0]);
+        tables.silence(2);
+        tables.add("10.0.0.7:1", 2, |_| ());
+        tables.add("10.0.0.7:2", 1, |entry| {
+            (entry.state, entry.target, entry.deadline) = (FlowState::Asked, Some(entry.original), Some(NOW));
+        });
+        let cleared = clear(&requests, &config, &Selection::default()).unwrap();
+        assert_eq!(cleared, Cleared { cleared: 2, changed: 0 });
+        assert!(tables.clients().is_empty());
     }
 
     #[test]

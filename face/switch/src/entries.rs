@@ -17,6 +17,15 @@ pub(crate) struct Requests<'a, T> {
     control: SocketAddr,
 }
 
+/// The outcome of a *release* by the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The flow has no entry now.
+    Ended,
+    /// The entry has another generation than the request, and stays.
+    Changed { generation: u64 },
+}
+
 impl<'a, T: Tables> Requests<'a, T> {
     /// `control`: a control endpoint of the configuration in force.
     pub(crate) fn new(tables: &'a T, messages: &'a Messages, control: SocketAddr) -> Requests<'a, T> {
@@ -33,14 +42,34 @@ impl<'a, T: Tables> Requests<'a, T> {
     /// # Errors
     /// The program does not answer as it should.
     pub(crate) fn release(&self, entry: &FlowEntry) -> Result<bool, String> {
+        self.release_at(entry, entry.generation).map(|outcome| outcome == Outcome::Ended)
+    }
+
+    /// Ends an entry, also if it has changed since it was read; not if it changes again. Before *release* the program
+    /// settles the entry, which gives a flow of a silent owner, or one whose move is late, a new generation. Returns as
+    /// [`release`](Self::release).
+    ///
+    /// # Errors
+    /// The program does not answer as it should.
+    pub(crate) fn clear(&self, entry: &FlowEntry) -> Result<bool, String> {
+        let outcome = match self.release_at(entry, entry.generation)? {
+            Outcome::Changed { generation } => self.release_at(entry, generation)?,
+            ended => ended,
+        };
+        Ok(outcome == Outcome::Ended)
+    }
+
+    fn release_at(&self, entry: &FlowEntry, generation: u64) -> Result<Outcome, String> {
         // The program creates no entry of such a flow. An entry of this kind, from foreign tables, must not keep the daemon
         // from ending others.
-        let Ok(flow) = Flow::new(entry.client, entry.service) else { return Ok(false) };
-        let answer = self.ask(Request::Release { flow, generation: entry.generation })?;
+        let Ok(flow) = Flow::new(entry.client, entry.service) else {
+            return Ok(Outcome::Changed { generation });
+        };
+        let answer = self.ask(Request::Release { flow, generation })?;
         match answer.status {
             // No entry: it has ended meanwhile.
-            Status::Ok | Status::NoEntry => Ok(true),
-            Status::Stale => Ok(false),
+            Status::Ok | Status::NoEntry => Ok(Outcome::Ended),
+            Status::Stale => Ok(Outcome::Changed { generation: answer.generation }),
             status => Err(format!("the program refuses `release`: {status}; restart the daemon")),
         }
     }
@@ -94,5 +123,19 @@ mod tests {
         tables.flows.lock().unwrap().clear();
         assert_eq!(requests.release(&entry), Ok(true));
         assert_eq!(requests.settle(&entry), Ok(FlowState::None));
+    }
+    #[test]
+    fn flows_that_the_program_settles_first_can_be_cleared() {
+        let messages = Messages::new(fresh_key().unwrap(), 1);
+        let tables = Memory::new(messages.key());
+        let requests = Requests::new(&tables, &messages, "10.0.0.1:9511".parse().unwrap());
+        tables.silence(2);
+        tables.add("10.0.0.7:1", 2, |_| ());
+        let entry = tables.only();
+        assert_eq!(requests.release(&entry), Ok(false), "the entry returns to the original owner");
+        assert_eq!((tables.only().generation, requests.clear(&entry)), (8, Ok(true)));
+        assert!(tables.clients().is_empty());
+        tables.add("10.0.0.7:1", 2, |_| ());
+        assert_eq!(requests.clear(&entry), Ok(true), "a new entry of the same flow");
     }
 }

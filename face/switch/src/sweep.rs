@@ -202,7 +202,12 @@ mod tests {
     fn flows_without_a_basis_in_the_configuration_end() {
         let (messages, tables) = empty();
         tables.add("10.0.0.7:1", 2, |_| ());
-        tables.add("10.0.0.7:2", 2, |entry| entry.owner.server = spillway_wire::switch::ServerId(9));
+        // A server that is alive, so that the program does not settle its flow first.
+        let removed = spillway_wire::switch::ServerId(9);
+        let mut owner = tables.owners().unwrap().remove(0);
+        owner.server = removed;
+        tables.owners.lock().unwrap().push(owner);
+        tables.add("10.0.0.7:2", 2, |entry| entry.owner.server = removed);
         let snapshot = turn(&tables, &messages, 0).unwrap();
         assert_eq!(tables.clients(), ["10.0.0.7:1"]);
         assert_eq!((snapshot.ended, snapshot.not_permitted, snapshot.not_permitted_left), (1, 1, 0));

@@ -189,26 +189,34 @@ pub(crate) mod memory {
             let Some(entry) = flows.get_mut(&flow.client()) else {
                 return (Status::NoEntry, FlowState::None);
             };
-            if is_due(entry, NOW, |site| is_alive(&owners, site)) {
-                if entry.deadline.is_none() {
-                    entry.owner = entry.original;
-                }
-                (entry.state, entry.target, entry.deadline) = (FlowState::Owned, None, None);
-            }
+            settle(entry, &owners);
             (Status::Ok, entry.state)
         }
 
-        fn release(&self, flow: Flow, generation: u64) -> Status {
+        /// Returns the status and the entry's generation after the request.
+        fn release(&self, flow: Flow, generation: u64) -> (Status, u64) {
+            let owners = self.owners.lock().unwrap();
             let mut flows = self.flows.lock().unwrap();
-            match flows.get(&flow.client()) {
-                None => Status::NoEntry,
-                Some(entry) if entry.generation != generation => Status::Stale,
-                Some(_) => {
-                    flows.remove(&flow.client());
-                    Status::Ok
-                }
+            let Some(entry) = flows.get_mut(&flow.client()) else { return (Status::NoEntry, 0) };
+            settle(entry, &owners);
+            if entry.generation != generation {
+                return (Status::Stale, entry.generation);
             }
+            flows.remove(&flow.client());
+            (Status::Ok, 0)
         }
+    }
+
+    /// Settles an entry that is due, as the program does before each request.
+    fn settle(entry: &mut FlowEntry, owners: &[OwnerEntry]) {
+        if !is_due(entry, NOW, |site| is_alive(owners, site)) {
+            return;
+        }
+        if entry.deadline.is_none() {
+            entry.owner = entry.original;
+        }
+        (entry.state, entry.target, entry.deadline) = (FlowState::Owned, None, None);
+        entry.generation += 1;
     }
 
     impl Tables for Memory {
@@ -216,13 +224,14 @@ pub(crate) mod memory {
             let (head, payload) = frame.split_last_chunk::<MESSAGE_BYTES>().unwrap();
             // The program drops messages with a wrong tag.
             let Ok(message) = self.key.parse(payload) else { return Ok(None) };
-            let (flow, status, state) = match message.body {
+            let (flow, status, state, generation) = match message.body {
                 Body::Request(Request::Release { flow, generation }) => {
-                    (flow, self.release(flow, generation), FlowState::None)
+                    let (status, generation) = self.release(flow, generation);
+                    (flow, status, FlowState::None, generation)
                 }
                 Body::Request(Request::Get { flow }) => {
                     let (status, state) = self.get(flow);
-                    (flow, status, state)
+                    (flow, status, state, 0)
                 }
                 _ => return Err(format!("only `release` and `get` are expected: {message:?}")),
             };
@@ -230,7 +239,7 @@ pub(crate) mod memory {
                 kind: message.kind(),
                 status,
                 state,
-                generation: 0,
+                generation,
                 subject: Subject::Flow(flow),
                 owner: None,
                 load: 0,

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::peer::Peer;
 use crate::privileges::drop_net_raw;
 use crate::socket_file::{SocketFile, connect};
@@ -50,6 +52,32 @@ pub enum Rights {
     Operate,
 }
 
+/// The peer of a connection whose request is being answered.
+#[derive(Debug)]
+pub struct Requester<'a> {
+    stream: &'a UnixStream,
+    rights: Rights,
+}
+
+impl Requester<'_> {
+    /// What the peer may do.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// Whether the peer still waits for the answer. A client closes its connection when it is cancelled and when its
+    /// timeout ends: a daemon that was stopped meanwhile must not carry out the request later. A peer that has only
+    /// ended its writing side is connected.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        let mut wait = [PollFd::new(self.stream, PollFlags::IN)];
+        // Without a result the peer counts as connected: an error here is not the peer's.
+        let _ = poll(&mut wait, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        !wait[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+}
+
 /// The admin socket. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct AdminServer {
@@ -68,14 +96,14 @@ impl AdminServer {
     }
 
     /// Answers requests on separate threads until the server is dropped. `answer` forms the document for a request
-    /// line and the peer's rights, `refusal` the document for the reason of a refusal.
+    /// line of a peer, `refusal` the document for the reason of a refusal.
     ///
     /// # Errors
     /// The host has no descriptors or threads left.
     pub fn serve(
         &self,
         bounds: Bounds,
-        answer: impl Fn(&str, Rights) -> String + Send + Sync + 'static,
+        answer: impl Fn(&str, &Requester<'_>) -> String + Send + Sync + 'static,
         refusal: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> io::Result<()> {
         let listener = self.file.listener.try_clone()?;
@@ -106,7 +134,7 @@ impl Drop for AdminServer {
     }
 }
 
-type Answer = Box<dyn Fn(&str, Rights) -> String + Send + Sync>;
+type Answer = Box<dyn Fn(&str, &Requester<'_>) -> String + Send + Sync>;
 type Refusal = Box<dyn Fn(&str) -> String + Send + Sync>;
 
 /// State shared by the accepting and the answering threads.
@@ -164,7 +192,7 @@ impl Handler {
 
     fn answer(&self, stream: &mut UnixStream, rights: Rights) -> io::Result<()> {
         let document = match self.read_request(stream)? {
-            Ok(line) => (self.answer)(&line, rights),
+            Ok(line) => (self.answer)(&line, &Requester { stream: &*stream, rights }),
             Err(why) => (self.refusal)(why),
         };
         self.send(stream, &document)

@@ -27,7 +27,7 @@ mod signals;
 mod socket_file;
 mod threads;
 
-pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, Rights, send_request};
+pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, Requester, Rights, send_request};
 pub use default_sockets::{default_directories, default_socket, find_default_socket, free_default_socket};
 pub use descriptors::raise_open_files;
 pub use documents::{OverrideOutcome, RequestError, send_json_request, unknown_service};

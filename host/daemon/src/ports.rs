@@ -9,8 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, Request, Response, process};
+use tracing::warn;
 
-use crate::admin::{AdminServer, Bounds, Rights};
+use crate::admin::{AdminServer, Bounds, Requester, Rights};
 use crate::default_sockets::{create_default_directory, end_choice};
 use crate::documents::{answer, refusal};
 use crate::peer::AdminGroup;
@@ -112,10 +113,10 @@ impl ControlPorts {
     pub fn serve<A: Answers>(self, answers: &Arc<A>) -> io::Result<ServedPorts> {
         if let Some(admin) = &self.admin {
             let answers = Arc::clone(answers);
-            let document = move |line: &str, rights: Rights| {
+            let document = move |line: &str, requester: &Requester<'_>| {
                 answer(line, A::NOT_A_REQUEST, |request| {
-                    if A::needs(&request) == Rights::Operate && rights == Rights::Read {
-                        return Err(READ_ONLY.to_owned());
+                    if A::needs(&request) == Rights::Operate {
+                        permit_change(requester)?;
                     }
                     answers.answer_text(request)
                 })
@@ -131,6 +132,18 @@ impl ControlPorts {
         };
         Ok(ServedPorts { _admin: self.admin, http: self.http.map(serve).transpose()? })
     }
+}
+
+/// Whether a request that changes something is carried out; an error is the reason to refuse it.
+fn permit_change(requester: &Requester<'_>) -> Result<(), String> {
+    if requester.rights() == Rights::Read {
+        return Err(READ_ONLY.to_owned());
+    }
+    if !requester.is_connected() {
+        warn!("request dropped: its client has closed the connection (cancelled, or its timeout ended)");
+        return Err("the client has closed the connection".to_owned());
+    }
+    Ok(())
 }
 
 fn respond<A: Answers>(request: &Request, answers: &A, started: f64) -> Response {
@@ -168,3 +181,6 @@ impl ServedPorts {
         self.http.as_ref().map(HttpServer::address)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -164,21 +164,25 @@ fn report(found: &Flows) -> Report {
 fn clear(args: &ClearArgs) -> Report {
     let request = Request::ClearFlows { selection: args.selection.selection() };
     match args.common.request::<Cleared>(&request) {
-        Ok(cleared) => {
-            let Cleared { cleared: ended, changed } = cleared;
-            let kept = if changed > 0 {
-                format!(", {changed} stay, because they just changed")
-            } else {
-                String::new()
-            };
-            Report {
-                lines: vec![format!("{ended} flows cleared{kept}")],
-                result: json!(cleared),
-                is_failure: changed > 0,
-                ..Report::default()
-            }
-        }
+        Ok(cleared) => report_cleared(cleared),
         Err(error) => Report::failed(error),
+    }
+}
+
+fn report_cleared(cleared: Cleared) -> Report {
+    let Cleared { cleared: ended, changed } = cleared;
+    let kept = if changed > 0 {
+        format!(
+            ", {changed} stay: their servers moved them again while they were cleared; repeat the command"
+        )
+    } else {
+        String::new()
+    };
+    Report {
+        lines: vec![format!("{ended} flows cleared{kept}")],
+        result: json!(cleared),
+        is_failure: changed > 0,
+        ..Report::default()
     }
 }
 
@@ -263,6 +267,18 @@ mod tests {
         assert_eq!(listed(25_000, 15_000), (25_000, 15_000, 2));
         assert_eq!(listed(5, 1000), (5, 5, 1));
         assert_eq!(listed(0, 1000), (0, 0, 1));
+    }
+
+    #[test]
+    fn flows_that_stay_are_a_failure_with_a_reason() {
+        let cleared = report_cleared(Cleared { cleared: 5, changed: 0 });
+        assert_eq!((&*cleared.lines[0], cleared.is_failure), ("5 flows cleared", false));
+        let kept = report_cleared(Cleared { cleared: 5, changed: 2 });
+        assert!(
+            kept.is_failure && kept.lines[0].contains("2 stay: their servers moved them"),
+            "{:?}",
+            kept.lines
+        );
     }
 
     #[test]

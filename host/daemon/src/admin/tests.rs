@@ -146,7 +146,13 @@ fn peers_outside_the_admin_group_may_only_read() {
     let path = scratch.path("a.sock");
     let server = AdminServer::bind(&path, Some(0)).unwrap();
     assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
-    server.serve(Bounds::default(), |_, rights| format!("{rights:?}"), |why| format!("no: {why}")).unwrap();
+    server
+        .serve(
+            Bounds::default(),
+            |_, requester| format!("{:?}", requester.rights()),
+            |why| format!("no: {why}"),
+        )
+        .unwrap();
     // The daemon's own user may operate, whether it is root or not.
     assert_eq!(send_request(&path, "", TIMEOUT).unwrap(), "Operate");
 
@@ -177,4 +183,34 @@ fn peers_outside_the_admin_group_may_only_read() {
     assert!(handler.is_full(Rights::Operate));
     drop((readers, operators));
     assert!(!handler.is_full(Rights::Read));
+}
+
+#[test]
+fn a_peer_that_has_given_up_is_not_connected() {
+    let (stream, peer) = UnixStream::pair().unwrap();
+    let requester = Requester { stream: &stream, rights: Rights::Operate };
+    (&peer).write_all(b"clear\n").unwrap();
+    assert!(requester.is_connected());
+    peer.shutdown(Shutdown::Write).unwrap();
+    assert!(requester.is_connected(), "the peer still reads");
+    drop(peer);
+    assert!(!requester.is_connected());
+}
+
+#[test]
+fn a_daemon_sees_that_the_client_of_a_late_request_has_gone() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a.sock");
+    // Not served yet, as in a daemon that is stopped: requests wait in the accept queue.
+    let server = AdminServer::bind(&path, None).unwrap();
+    UnixStream::connect(&path).unwrap().write_all(b"cancelled\n").unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let answer = move |line: &str, requester: &Requester<'_>| {
+        sender.send((line.to_owned(), requester.is_connected())).unwrap();
+        String::from("done")
+    };
+    server.serve(Bounds::default(), answer, |why| format!("no: {why}")).unwrap();
+    assert_eq!(receiver.recv().unwrap(), ("cancelled".to_owned(), false));
+    assert_eq!(send_request(&path, "waiting", TIMEOUT).unwrap(), "done");
+    assert_eq!(receiver.recv().unwrap(), ("waiting".to_owned(), true));
 }
