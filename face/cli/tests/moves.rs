@@ -5,7 +5,10 @@
 mod clients;
 #[path = "moves/servers.rs"]
 mod servers;
-// The tests of the switch use all of the scene.
+// The tests of the switch use all of the daemon and of the scene.
+#[allow(dead_code)]
+#[path = "switch/daemon.rs"]
+mod daemon;
 #[allow(dead_code)]
 #[path = "switch/scene.rs"]
 mod scene;
@@ -14,7 +17,8 @@ mod support;
 use std::time::{Duration, Instant};
 
 use clients::Clients;
-use scene::{Scene, terminate};
+use daemon::terminate;
+use scene::Scene;
 use servers::Servers;
 use support::{Client, eventually, value_of};
 

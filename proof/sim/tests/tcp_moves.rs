@@ -40,7 +40,7 @@ fn a_fault_at_any_step_leaves_one_owner_and_a_stream_without_wrong_bytes() {
 #[test]
 fn moves_with_random_faults_leave_one_owner_and_streams_without_wrong_bytes() {
     let mut reports = Vec::new();
-    run_seeds(0..SWARM_SEEDS, |seed| run_swarm(seed), |report| reports.push(report));
+    run_seeds(0..SWARM_SEEDS, run_swarm, |report| reports.push(report));
     for report in &reports {
         assert!(
             report.violations.is_empty(),

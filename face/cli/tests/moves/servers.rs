@@ -9,7 +9,8 @@ use serde_json::Value;
 use spillway_lab::{Host, Launch, Process};
 use spillway_wire::packet::ethernet::Mac;
 
-use crate::scene::{PLACE_PORT, Scene, terminate};
+use crate::daemon::terminate;
+use crate::scene::{PLACE_PORT, Scene};
 use crate::support::{SPILLWAY, eventually};
 
 /// The command of the laboratory is built with the workspace, not with this crate.
