@@ -45,7 +45,7 @@ fn a_stream_survives_lost_datagrams_between_servers() {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        random % 3 == 0
+        random.is_multiple_of(3)
     });
     let mut moved = 0;
     for _ in 0..30 {
