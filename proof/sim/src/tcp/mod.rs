@@ -9,7 +9,7 @@
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
 //! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport
-//! - `restart`: servers that begin anew, without their connections
+//! - `restart`: servers that begin anew, without their connections; `loss`: why connections may be lost
 //! - `moves`: when connections move; `moving`: the exports and imports; `transit`: connections between two stacks
 //! - `witness`: checks that never two servers transmit for one flow
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
@@ -32,6 +32,7 @@ mod fabric;
 mod frames;
 mod gates;
 mod host;
+mod loss;
 mod moves;
 mod moving;
 mod names;

@@ -11,10 +11,10 @@ use spillway_wire::handoff::Reason;
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
+use super::loss::Loss;
 use super::names::Handle;
 use super::planted_fault::PlantedFault;
 use super::rack::Rack;
-use super::restart::Loss;
 use super::transit::Transit;
 
 const DIFFERENCES_MAX: usize = 8;
@@ -273,7 +273,7 @@ impl Rack {
         let Some(handle) = handle.filter(|handle| handle.server == index) else {
             // The connection has ended here, but its last segments could not be sent: its peer waits for them in vain.
             if name.is_none() && cause != Cause::Foreign {
-                self.lost.push((flow, Loss::Protocol(cause)));
+                self.lost.push((flow, Loss::LastSegments));
             }
             return;
         };

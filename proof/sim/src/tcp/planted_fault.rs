@@ -6,7 +6,6 @@ use spillway_transport::{Application, Conn, Event, Time, Transport};
 use spillway_wire::packet::checksum;
 use spillway_wire::state::ConnectionState;
 
-use super::moves::When;
 use super::program::Program;
 
 /// A planted fault.
@@ -126,11 +125,6 @@ impl PlantedFault {
             PlantedFault::ReplaySeal => "which is not on its way",
             PlantedFault::Bounce => "bounces",
         }
-    }
-
-    /// Whether the fault strikes in worlds whose moves follow a script.
-    pub(crate) fn strikes_in_scripts(self, moves: When) -> bool {
-        moves == When::Never && PlantedFault::OF_MOVES.contains(&self)
     }
 
     pub(crate) fn strikes_in_moves(self) -> bool {

@@ -12,11 +12,14 @@ use spillway_wire::packet::tcp::Flags;
 use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
 
 use super::frames::{datagram_in, ends_of, flags_of, is_datagram, mac_of};
+use super::loss::Loss;
 use super::moves::Moves;
 use super::names::{Handle, Names};
-use super::restart::{DROPS_MAX, Loss};
 use super::transit::Transit;
 use crate::rng::Rng;
+
+/// Drops that a stack remembers.
+pub(super) const DROPS_MAX: usize = 64;
 
 /// A stack with its clock and its agent.
 #[derive(Debug)]

@@ -1,63 +1,19 @@
 //! Restarts of servers: a new run, with a new stack and a new agent, and without the connections of the earlier run.
 
-use spillway_handoff::{Agent, Cause};
+use spillway_handoff::Agent;
 use spillway_tcp::Stack;
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 use spillway_wire::handoff::Run;
 use spillway_wire::switch::Flow;
 
-use super::cabling::Cable;
-use super::rack::Rack;
-use super::world::World;
+use super::loss::Loss;
+use super::rack::{DROPS_MAX, Rack};
 
 /// Runs of one server are this far apart.
 const RUN_STEP: u64 = 1_000_000;
-/// Drops that a stack remembers.
-pub(super) const DROPS_MAX: usize = 64;
-
-/// Why a connection was lost without a violation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
-    /// By design of the protocol of moves.
-    Protocol(Cause),
-    /// With the server that had it.
-    Server,
-}
-
-impl World {
-    /// Restarts a server. Its connections are lost; they are excused at their other ends, too.
-    pub(super) fn restart_server(&mut self, cable: Cable) {
-        let now = self.now;
-        let ends = self.open_at_others(cable);
-        let host = &mut self.hosts[cable.host];
-        let kept = host.rack.flows_at_others(cable.server);
-        let lost = ends.into_iter().filter(|flow| !kept.contains(flow)).map(|flow| (flow, Loss::Server));
-        host.rack.lost.extend(lost);
-        let now = host.clock.read(now);
-        host.rack.restart(&mut host.program, now, cable.server);
-        self.server_restarts += 1;
-        self.turn_after(cable.host, 0);
-    }
-
-    /// Open connections of other hosts with the services of the first server of a host, or opened by it.
-    fn open_at_others(&self, cable: Cable) -> Vec<Flow> {
-        if cable.server != 0 {
-            return Vec::new();
-        }
-        let services = self.fabric.cabling.services(cable.host);
-        let ip = services[0].ip();
-        let others = self.hosts.iter().enumerate().filter(|(host, _)| *host != cable.host);
-        let open = others.flat_map(|(_, host)| host.rack.open_flows());
-        open.filter(|flow| {
-            services.contains(&flow.service().into()) || std::net::SocketAddr::from(flow.client()).ip() == ip
-        })
-        .collect()
-    }
-}
-
 impl Rack {
     /// Flows of all open connections, whichever end has opened them.
-    fn open_flows(&self) -> impl Iterator<Item = Flow> {
+    pub(super) fn open_flows(&self) -> impl Iterator<Item = Flow> {
         let opened = self.opened.iter().filter(|(_, name)| self.is_open(**name));
         let opened =
             opened.filter_map(|((local, service), _)| Flow::new((*local).into(), (*service).into()).ok());
@@ -69,7 +25,7 @@ impl Rack {
     }
 
     /// Flows whose connections are not at this server: at others, or between two of them.
-    fn flows_at_others(&self, server: usize) -> Vec<Flow> {
+    pub(super) fn flows_at_others(&self, server: usize) -> Vec<Flow> {
         let is_elsewhere = |name: &Conn| self.names.handle(*name).is_none_or(|at| at.server != server);
         self.flows.iter().filter(|(_, name)| is_elsewhere(name)).map(|(flow, _)| *flow).collect()
     }

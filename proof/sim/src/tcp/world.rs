@@ -13,7 +13,7 @@ use super::fabric::{Fabric, Leg};
 use super::frames::{Family, datagram};
 use super::gates::SharedGates;
 use super::host::Host;
-use super::moves::Moves;
+use super::moves::{Moves, When};
 use super::path::Path;
 use super::plan::{GATED_PORT, Plan};
 use super::planted_fault::{FaultyProgram, PlantedFault};
@@ -163,7 +163,8 @@ impl World {
             let addresses = addresses_of(host, (world.plan.hosts, world.plan.family), &world.fabric.cabling);
             let program = Program::new(addresses, world.plan.behaviour, rng.fork(), records);
             // Scripts have few moves: the fault strikes on every host, at the first move.
-            let is_scripted = planted.is_some_and(|planted| planted.strikes_in_scripts(world.plan.moves));
+            let is_scripted = world.plan.moves == When::Never
+                && planted.is_some_and(|planted| PlantedFault::OF_MOVES.contains(&planted));
             let planted = planted.filter(|_| host == planted_host || is_scripted);
             let program = FaultyProgram::new(program, planted, rng.range(1, FAULT_AFTER_MAX) as u32); // fits: few
             let clock = if world.plan.clocks_differ { Clock::draw(&mut rng) } else { Clock::TRUE };

@@ -8,7 +8,7 @@ use spillway_rules::Verdict;
 use spillway_transport::Conn;
 use spillway_wire::switch::Flow;
 
-use super::restart::Loss;
+use super::loss::Loss;
 use super::world::World;
 use crate::pattern::Token;
 use crate::phases::PhasedWorld;
@@ -79,6 +79,7 @@ impl World {
                 Loss::Protocol(Cause::Restart) => counts.by_restart += 1,
                 Loss::Protocol(Cause::Doubt | Cause::Foreign) => counts.in_doubt += 1,
                 Loss::Server => counts.with_server += 1,
+                Loss::LastSegments => {}
             }
         }
         counts

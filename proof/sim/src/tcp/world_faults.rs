@@ -1,9 +1,13 @@
 //! Faults of the world: cuts, pauses, restarts of servers, changed paths and clocks, and faults of the switch.
 
+use std::net::SocketAddr;
 use std::time::Duration;
+
+use spillway_wire::switch::Flow;
 
 use super::cabling::Cable;
 use super::fabric::Leg;
+use super::loss::Loss;
 use super::world::{World, WorldEvent};
 
 const PAUSE_MAX: Duration = Duration::from_secs(3);
@@ -106,5 +110,34 @@ impl World {
             self.agenda.add(self.now + duration, WorldEvent::ServerContinues(cable));
         }
         duration
+    }
+
+    /// Restarts a server. Its connections are lost; they are excused at their other ends, too.
+    pub(super) fn restart_server(&mut self, cable: Cable) {
+        let now = self.now;
+        let ends = self.open_at_others(cable);
+        let host = &mut self.hosts[cable.host];
+        let kept = host.rack.flows_at_others(cable.server);
+        let lost = ends.into_iter().filter(|flow| !kept.contains(flow)).map(|flow| (flow, Loss::Server));
+        host.rack.lost.extend(lost);
+        let now = host.clock.read(now);
+        host.rack.restart(&mut host.program, now, cable.server);
+        self.server_restarts += 1;
+        self.turn_after(cable.host, 0);
+    }
+
+    /// Open connections of other hosts with the services of the first server of a host, or opened by it.
+    fn open_at_others(&self, cable: Cable) -> Vec<Flow> {
+        if cable.server != 0 {
+            return Vec::new();
+        }
+        let services = self.fabric.cabling.services(cable.host);
+        let ip = services[0].ip();
+        let others = self.hosts.iter().enumerate().filter(|(host, _)| *host != cable.host);
+        let open = others.flat_map(|(_, host)| host.rack.open_flows());
+        open.filter(|flow| {
+            services.contains(&flow.service().into()) || SocketAddr::from(flow.client()).ip() == ip
+        })
+        .collect()
     }
 }

@@ -9,7 +9,7 @@ use super::case::{CUT_FOR, DEAD_FOR, End, Fault, PAUSED_FOR, Step};
 use crate::tcp::cabling::Cable;
 use crate::tcp::fabric::Leg;
 use crate::tcp::frames::{datagram_in, ends_of};
-use crate::tcp::restart::Loss;
+use crate::tcp::loss::Loss;
 use crate::tcp::switch::Departure;
 use crate::tcp::world::{World, WorldEvent};
 
