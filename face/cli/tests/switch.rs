@@ -7,6 +7,8 @@ mod changes;
 mod daemon;
 #[path = "switch/datagrams.rs"]
 mod datagrams;
+#[path = "switch/lab.rs"]
+mod lab;
 #[path = "switch/scene.rs"]
 mod scene;
 #[path = "switch/script.rs"]

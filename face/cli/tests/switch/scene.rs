@@ -3,18 +3,15 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Output;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use spillway_auth::Key;
-use spillway_lab::{
-    Agent, Forwarding, Host, HostOptions, Lab, LabOptions, LabSwitch, Launch, Process, SwitchPort,
-    unavailable,
-};
+use spillway_lab::{Agent, Forwarding, Host, Lab, LabSwitch, Launch, Process, SwitchPort};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, ServerId, Site};
 
 use crate::daemon::{self, Mounts};
+use crate::lab::{hosts, lab};
 use crate::support::{SPILLWAY, Scratch};
 
 const CONTROL_PORT: u16 = 9511;
@@ -40,17 +37,8 @@ pub struct Scene {
 impl Scene {
     /// Returns `None` and prints the reason if network namespaces cannot be created. `owner`: the user that may pin programs.
     pub fn start(owner: u32) -> Option<Scene> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        if let Some(reason) = unavailable() {
-            eprintln!("skipped: {reason}");
-            return None;
-        }
-        let options = LabOptions { forwarding: Forwarding::Switch, ..LabOptions::default() };
-        let name = format!("cli-switch-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let lab = Lab::with_options(&name, options).unwrap();
-        let host =
-            |name| lab.host(name, HostOptions { tx_checksums: false, ..HostOptions::default() }).unwrap();
-        let (client, a, b) = (host("client"), host("a"), host("b"));
+        let lab = lab("cli-switch", Forwarding::Switch)?;
+        let [client, a, b] = hosts(&lab);
         let switch = lab.switches()[0].clone();
         let mounts = Mounts::start(owner, |launch| switch.spawn(launch));
         let scratch = Scratch::new();
