@@ -9,6 +9,8 @@ mod servers;
 #[allow(dead_code)]
 #[path = "switch/daemon.rs"]
 mod daemon;
+#[path = "switch/lab.rs"]
+mod lab;
 #[allow(dead_code)]
 #[path = "switch/scene.rs"]
 mod scene;

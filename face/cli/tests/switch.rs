@@ -11,6 +11,8 @@ mod datagrams;
 mod directory;
 #[path = "switch/interfaces.rs"]
 mod interfaces;
+#[path = "switch/lab.rs"]
+mod lab;
 #[path = "switch/scene.rs"]
 mod scene;
 #[path = "switch/script.rs"]

@@ -6,6 +6,8 @@ mod daemon;
 mod datagrams;
 #[path = "switch_host/faults.rs"]
 mod faults;
+#[path = "switch/lab.rs"]
+mod lab;
 #[path = "switch_host/scene.rs"]
 mod scene;
 mod support;
@@ -227,6 +229,26 @@ fn a_restart_of_the_daemon_loses_no_packet_and_no_flow() {
     assert_eq!(scene.result(&scene.a, &["flows"])["total"], 1, "the flow should outlive the daemons");
     terminate(daemon);
     terminate(other);
+    scene.close();
+}
+
+#[test]
+fn two_capabilities_suffice_for_the_daemon() {
+    let Some(scene) = Scene::start() else { return };
+    let interface = scene.a.interface();
+    let sets = ["inh-caps", "ambient-caps", "bounding-set"];
+    let sets = sets.map(|set| format!("--{set}=-all,+net_admin,+bpf"));
+    let wrapper: Vec<String> = ["setpriv".to_owned()].into_iter().chain(sets).collect();
+    let daemon = scene.a.spawn(&scene.launch(&scene.a, &wrapper, &[])).unwrap();
+    let daemon = daemon::answering(daemon, &scene.socket(&scene.a));
+    scene.run(&scene.a, &format!("tc filter del dev {interface} egress"));
+    eventually("the filter is attached again", || scene.has_filter(&scene.a, interface));
+    let mut agents = scene.agents(0);
+    scene.move_rule(&mut agents, free_address(&scene.client, 0), 0);
+    terminate(daemon);
+    let mut detach = scene.a.spawn(&scene.launch(&scene.a, &wrapper, &["--detach"])).unwrap();
+    assert!(detach.wait(PATIENCE).is_some_and(|ended| ended.success()), "{}", detach.last_output());
+    assert!(!scene.has_filter(&scene.a, interface));
     scene.close();
 }
 

@@ -95,7 +95,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::tests::{HOST, VALID, config, read};
+    use crate::config::tests::{VALID, config, host, read};
 
     #[test]
     fn differences_are_listed_by_section_and_key() {
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn the_mode_stays() {
         assert_eq!(check_mode(&config(), &config()), Ok(()));
-        let error = check_mode(&config(), &read(HOST)).unwrap_err();
+        let error = check_mode(&config(), &read(&host())).unwrap_err();
         assert!(error.contains("--detach"), "{error}");
     }
 

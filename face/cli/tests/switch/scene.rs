@@ -3,18 +3,15 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Output;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use spillway_auth::Key;
-use spillway_lab::{
-    Agent, Forwarding, Host, HostOptions, Lab, LabOptions, LabSwitch, Launch, Process, SwitchPort,
-    unavailable,
-};
+use spillway_lab::{Agent, Forwarding, Host, Lab, LabSwitch, Launch, Process, SwitchPort};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, ServerId, Site};
 
 use crate::daemon::{self, Mounts};
+use crate::lab::{hosts, lab};
 use crate::support::{SPILLWAY, Scratch};
 
 const CONTROL_PORT: u16 = 9511;
@@ -46,19 +43,8 @@ impl Scene {
     /// As [`start`](Self::start). `servers_pass`: whether the servers are on the kernel's TCP; otherwise they attach programs
     /// of their own.
     pub fn start_with(owner: u32, servers_pass: bool) -> Option<Scene> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        if let Some(reason) = unavailable() {
-            eprintln!("skipped: {reason}");
-            return None;
-        }
-        let options = LabOptions { forwarding: Forwarding::Switch, ..LabOptions::default() };
-        let name = format!("cli-switch-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let lab = Lab::with_options(&name, options).unwrap();
-        let host = |name, pass_program| {
-            lab.host(name, HostOptions { tx_checksums: false, pass_program, ..HostOptions::default() })
-                .unwrap()
-        };
-        let (client, a, b) = (host("client", true), host("a", servers_pass), host("b", servers_pass));
+        let lab = lab("cli-switch", Forwarding::Switch)?;
+        let [client, a, b] = hosts(&lab, servers_pass);
         let switch = lab.switches()[0].clone();
         let mounts = Mounts::start(owner, |launch| switch.spawn(launch));
         let scratch = Scratch::new();

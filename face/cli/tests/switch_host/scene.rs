@@ -3,15 +3,15 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Output;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use spillway_auth::Key;
-use spillway_lab::{Agent, Forwarding, Host, HostOptions, Lab, LabOptions, Launch, Process, unavailable};
+use spillway_lab::{Agent, Forwarding, Host, Lab, Launch, Process};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, FlowState, Import, Relay, Request, ServerId, Site, Status};
 
 use crate::daemon::{self, Mounts};
+use crate::lab::{hosts, lab};
 use crate::support::{PATIENCE, SPILLWAY, Scratch};
 
 const CONTROL_PORT: u16 = 9511;
@@ -45,17 +45,8 @@ pub fn addresses(host: &Host) -> [IpAddr; 2] {
 impl Scene {
     /// Returns `None` and prints the reason if network namespaces cannot be created.
     pub fn start() -> Option<Scene> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        if let Some(reason) = unavailable() {
-            eprintln!("skipped: {reason}");
-            return None;
-        }
-        let options = LabOptions { forwarding: Forwarding::Segment, ..LabOptions::default() };
-        let name = format!("cli-host-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let lab = Lab::with_options(&name, options).unwrap();
-        let host =
-            |name| lab.host(name, HostOptions { tx_checksums: false, ..HostOptions::default() }).unwrap();
-        let (client, a, b) = (host("client"), host("a"), host("b"));
+        let lab = lab("cli-host", Forwarding::Segment)?;
+        let [client, a, b] = hosts(&lab, true);
         let mounts = Mounts::start(0, |launch| a.spawn(launch));
         let scratch = Scratch::new();
         let keys = ["a-at-a.key", "b-at-a.key"].map(|file| scratch.key(file).1);

@@ -211,30 +211,13 @@ pub(crate) mod tests {
         read(&VALID)
     }
 
-    /// Host mode on the interface of server `a`, with server `b` on the same segment.
-    pub(crate) const HOST: &str = r#"[switch]
-mode = "host"
-control = ["10.0.0.5:9511"]
-[[port]]
-interface = "eth0"
-may_own = ["cache"]
-[[service]]
-name = "cache"
-endpoints = [{ address = "10.0.0.5:11211", server = "a" }]
-[[server]]
-name = "a"
-address = "10.0.0.5"
-mac = "02:00:00:00:00:05"
-port = "eth0"
-key_file = "a.key"
-[[server]]
-name = "b"
-address = "10.0.0.6"
-mac = "02:00:00:00:00:06"
-port = "eth0"
-key_file = "b.key"
-places = [{ address = "10.0.0.6:21211", service = "cache" }]
-"#;
+    /// Host mode on the interface of server `a`, with the services and servers of [`VALID`].
+    pub(crate) fn host() -> String {
+        const HEAD: &str = "[switch]\nmode = \"host\"\ncontrol = [\"10.0.0.5:9511\"]\n[[port]]\ninterface = \"eth0\"\nmay_own = \
+                            [\"cache\"]\n";
+        let (_, rest) = VALID.split_at(VALID.find("[[service]]").expect("it has a service"));
+        format!("{HEAD}{}", rest.replace("eth1", "eth0").replace("eth2", "eth0"))
+    }
 
     /// Reads a text without errors, without looking at the host.
     pub(crate) fn read(text: &str) -> SwitchConfig {

@@ -43,6 +43,7 @@ impl Egress {
         let id = Program::id_from_fd(program.as_fd())
             .map_err(BpfError::of(format!("cannot read the number of the program `{NAME}`")))?;
         if let Some(directory) = pins {
+            forget_unattached(directory)?;
             let path = directory.join(format!("{PIN}{id}"));
             program.pin(&path).map_err(BpfError::of(format!("cannot pin {}", path.display())))?;
         }
@@ -89,13 +90,7 @@ impl Egress {
 
     /// Removes the pins of earlier programs, which are attached nowhere any more.
     pub(super) fn forget_others(&self, pins: &Path) -> Result<(), BpfError> {
-        let others = pin_paths(pins)?.into_iter().filter(|(id, _)| *id != self.id);
-        for (_, path) in others {
-            fs::remove_file(&path)
-                .map_err(libbpf_rs::Error::from)
-                .map_err(BpfError::of(format!("cannot remove {}", path.display())))?;
-        }
-        Ok(())
+        forget(pins, |id| id != self.id)
     }
 }
 
@@ -111,6 +106,22 @@ pub(super) fn open(ingress: &Object) -> Result<OpenObject, BpfError> {
         map.reuse_fd(shared.as_fd()).map_err(BpfError::of(format!("cannot use a map in `{NAME}`")))?;
     }
     Ok(object)
+}
+
+/// Removes the pins of programs that are attached nowhere: starts that failed have left them, and each one would leave another.
+fn forget_unattached(pins: &Path) -> Result<(), BpfError> {
+    let attached: BTreeSet<u32> = interfaces()?.into_iter().filter_map(program_at).collect();
+    forget(pins, |id| !attached.contains(&id))
+}
+
+/// Removes the pins of the programs whose numbers are to be forgotten.
+fn forget(pins: &Path, is_forgotten: impl Fn(u32) -> bool) -> Result<(), BpfError> {
+    for (_, path) in pin_paths(pins)?.into_iter().filter(|(id, _)| is_forgotten(*id)) {
+        fs::remove_file(&path)
+            .map_err(libbpf_rs::Error::from)
+            .map_err(BpfError::of(format!("cannot remove {}", path.display())))?;
+    }
+    Ok(())
 }
 
 /// Detaches the programs of a switch that no process uses from all interfaces of the network namespace. `pins`: the directory
@@ -145,19 +156,16 @@ fn program_at(index: u32) -> Option<u32> {
 }
 
 fn detach_all(ids: &BTreeSet<u32>, kept: &BTreeSet<u32>) -> Result<(), BpfError> {
-    for index in
-        interfaces().map_err(libbpf_rs::Error::from).map_err(BpfError::of("cannot list interfaces"))?
-    {
-        if !kept.contains(&index) && program_at(index).is_some_and(|id| ids.contains(&id)) {
-            detach(index)?;
-        }
-    }
-    Ok(())
+    let is_stray =
+        |index: &u32| !kept.contains(index) && program_at(*index).is_some_and(|id| ids.contains(&id));
+    interfaces()?.into_iter().filter(is_stray).try_for_each(detach)
 }
 
 /// The indexes of all interfaces of the calling thread's network namespace.
-fn interfaces() -> io::Result<Vec<u32>> {
-    let text = fs::read_to_string("/proc/thread-self/net/dev")?;
+fn interfaces() -> Result<Vec<u32>, BpfError> {
+    let text = fs::read_to_string("/proc/thread-self/net/dev")
+        .map_err(libbpf_rs::Error::from)
+        .map_err(BpfError::of("cannot list interfaces"))?;
     // Two lines of titles; then the name before a colon. An interface that has been removed meanwhile has no index.
     let names = text.lines().skip(2).filter_map(|line| line.split_once(':'));
     Ok(names.filter_map(|(name, _)| attach::index_of(name.trim()).ok()).map(i32::unsigned_abs).collect())

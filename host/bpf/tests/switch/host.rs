@@ -65,16 +65,35 @@ fn the_filter_outlives_its_process_and_is_replaced_by_the_next_one() {
         let switch = open_host(&pins);
         assert_ne!(filter("port0"), first, "the program of the new process");
         assert_eq!(tc("filter show dev port0 egress").matches("handle 0x5357").count(), 1);
-        let programs = std::fs::read_dir(&pins).unwrap().flatten();
-        let programs =
-            programs.filter(|file| file.file_name().to_string_lossy().starts_with("egress-program"));
-        assert_eq!(programs.count(), 1, "the earlier program is forgotten");
+        assert_eq!(pinned_programs(&pins), 1, "the earlier program is forgotten");
         switch.remove().unwrap();
         assert_only_at(&[]);
         drop(open_host(&pins));
         remove(&pins).unwrap();
         assert_only_at(&[]);
         assert!(!pins.exists());
+    });
+}
+
+/// Numbers of pinned programs.
+fn pinned_programs(pins: &Path) -> usize {
+    let files = std::fs::read_dir(pins).unwrap().flatten();
+    files.filter(|file| file.file_name().to_string_lossy().starts_with("egress-program-")).count()
+}
+
+#[test]
+fn starts_that_fail_leave_no_programs_behind() {
+    isolated(|bpf| {
+        create_interfaces();
+        let pins = bpf.join("switch");
+        drop(open_host(&pins));
+        for _ in 0..5 {
+            drop(Switch::open_or_create(&pins, &host_config(), EPOCH).unwrap());
+            assert_eq!(pinned_programs(&pins), 2, "the one that is attached, and the last one");
+        }
+        assert_only_at(&["port0"]);
+        drop(open_host(&pins));
+        assert_eq!(pinned_programs(&pins), 1);
     });
 }
 

@@ -9,7 +9,7 @@ use spillway_config::is_toml;
 
 use super::*;
 use crate::config::schema::SECTIONS;
-use crate::config::tests::{HOST, VALID, read as valid};
+use crate::config::tests::{VALID, host, read as valid};
 
 fn read(text: &str) -> Result<SwitchConfig, Vec<Problem>> {
     read_text(text, &Reading { base: PathBuf::new(), reads_host: false })
@@ -303,7 +303,7 @@ fn each_problem_has_line_column_and_the_next_step() {
 
 #[test]
 fn a_host_has_one_port_and_is_one_of_the_servers() {
-    let config = valid(HOST);
+    let config = valid(&host());
     assert_eq!(
         (config.mode, config.ports.len(), config.servers[0].address),
         (Mode::Host, 1, config.addresses[0])
@@ -318,7 +318,7 @@ fn a_host_has_one_port_and_is_one_of_the_servers() {
     }
     let rules = keyed.rules(spillway_auth::SwitchKey::from_bytes([9; 16]));
     assert_eq!((rules.check(), rules.stations.len()), (Ok(()), 0));
-    let section = |text: &str| format!("{HOST}{text}\n");
+    let section = |text: &str| format!("{}{text}\n", host());
     let station = "[[station]]\nmac = \"02:00:00:00:00:09\"\nport = \"eth0\"";
     let prefix = "[[prefix]]\nprefix = \"0.0.0.0/0\"\nnext_hop = \"02:00:00:00:00:09\"\nport = \"eth0\"";
     for (text, expected) in [
@@ -330,7 +330,7 @@ fn a_host_has_one_port_and_is_one_of_the_servers() {
         assert!(problem.starts_with(expected), "{text}\nproblem:  {problem}\nexpected: {expected}");
     }
     let first = |text: &str| placed(&read(text).expect_err(text)[0]);
-    let unowned = first(&HOST.replace("may_own = [\"cache\"]\n", ""));
+    let unowned = first(&host().replace("may_own = [\"cache\"]\n", ""));
     assert!(unowned.starts_with("4:1: name the services that servers may own"), "{unowned}");
     let none = first("[switch]\nmode = \"host\"\ncontrol = [\"10.0.0.5:9511\"]\n");
     assert!(none.starts_with("1:1: mode = \"host\" needs this server's own interface"), "{none}");
@@ -338,8 +338,8 @@ fn a_host_has_one_port_and_is_one_of_the_servers() {
 
 #[test]
 fn the_port_of_a_host_keeps_its_number_with_another_interface() {
-    let before = valid(HOST);
-    let mut after = valid(&HOST.replace("\"eth0\"", "\"eth1\""));
+    let before = valid(&host());
+    let mut after = valid(&host().replace("\"eth0\"", "\"eth1\""));
     after.keep_numbers(&crate::known::of_config(&before)).unwrap();
     assert_eq!((after.ports[0].number, after.servers[1].port), (0, 0));
 }
