@@ -2,7 +2,7 @@
 
 use spillway_metrics::{Declared, Exposition, Family, Metric};
 
-use crate::status::{PortStatus, ServerStatus, SwitchStatus};
+use crate::status::{ServerStatus, SwitchStatus};
 
 const NONE: &[&str] = &[];
 const SERVER: &[&str] = &["server"];
@@ -70,9 +70,8 @@ const ALL: [Declared<SwitchStatus>; 16] = [
         &["interface"],
         "Whether a port's interface, on which the program runs, is up and has a carrier.",
         |status, family| {
-            let is_up = |port: &PortStatus| port.problem.is_none() && port.down.is_none();
             let ports = status.ports.iter();
-            ports.for_each(|port| family.count(&[&port.interface], is_up(port).into()));
+            ports.for_each(|port| family.count(&[&port.interface], port.fault().is_none().into()));
         },
     ),
     Declared::gauge(

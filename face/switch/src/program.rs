@@ -41,7 +41,7 @@ impl Program {
     /// and attaches it to all ports that can be attached. `config` gets the numbers that pinned tables have.
     ///
     /// A start that fails leaves pinned tables and ports as they were, except that the ports may already have the new
-    /// program. It leaves no new pins.
+    /// program, and that ports without an interface in this network namespace are detached. It leaves no new pins.
     ///
     /// # Errors
     /// The text states what failed, and the next step. Without pinned tables it is also an error if no port can be

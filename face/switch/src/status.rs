@@ -81,6 +81,13 @@ pub struct PortStatus {
     pub may_own: Vec<String>,
 }
 
+impl PortStatus {
+    /// Why the port carries no frames, if it does not.
+    pub fn fault(&self) -> Option<&str> {
+        self.problem.as_deref().or(self.down.as_deref())
+    }
+}
+
 /// A server that may own flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
@@ -170,11 +177,8 @@ impl SwitchStatus {
     /// The reasons for which the switch is not healthy, one on each line.
     pub fn health(&self) -> Result<(), String> {
         let mut reasons: Vec<String> = Vec::new();
-        let failed = self.ports.iter().filter_map(|port| {
-            let problem = port.problem.as_ref().or(port.down.as_ref())?;
-            Some((port, problem))
-        });
-        reasons.extend(failed.map(|(port, problem)| format!("port {}: {problem}", port.interface)));
+        let failed = self.ports.iter().filter_map(|port| Some((port, port.fault()?)));
+        reasons.extend(failed.map(|(port, fault)| format!("port {}: {fault}", port.interface)));
         if self.flows.total() >= self.flows.max {
             reasons.push(format!("the table of flows is full: {} flows; raise flows_max", self.flows.max));
         }

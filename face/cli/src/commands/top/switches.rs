@@ -53,8 +53,8 @@ impl SwitchSample {
         if let Some(SwitchRates { forwarded, dropped }) = self.rates {
             lines.push(format!("{forwarded:.0} packets/s forwarded, {dropped:.0} dropped/s"));
         }
-        let failed = self.status.ports.iter().filter_map(|port| Some((port, port.problem.as_ref()?)));
-        lines.extend(failed.map(|(port, problem)| format!("port {}: {problem}", port.interface)));
+        let failed = self.status.ports.iter().filter_map(|port| Some((port, port.fault()?)));
+        lines.extend(failed.map(|(port, fault)| format!("port {}: {fault}", port.interface)));
         lines
     }
 
