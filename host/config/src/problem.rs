@@ -16,7 +16,8 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// An error at a range of bytes in `text`.
+    /// An error at a range of bytes in `text`. Control characters of a value that the message quotes are escaped, because
+    /// messages are printed to terminals.
     pub fn at(text: &str, bytes: Range<usize>, message: String) -> Problem {
         let mut start = bytes.start.min(text.len());
         while !text.is_char_boundary(start) {
@@ -25,13 +26,21 @@ impl Problem {
         let before = &text[..start];
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
         let line = 1 + before.bytes().filter(|byte| *byte == b'\n').count();
-        Problem { line, column: 1 + before[line_start..].chars().count(), message }
+        Problem { line, column: 1 + before[line_start..].chars().count(), message: escaped(&message) }
     }
 
     /// An error of the whole file.
     pub fn of_file(message: String) -> Problem {
         Problem { line: 0, column: 0, message }
     }
+}
+
+fn escaped(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    for c in message.chars() {
+        if c.is_control() && c != '\n' { text.extend(c.escape_default()) } else { text.push(c) }
+    }
+    text
 }
 
 /// All errors of a configuration file, at least one.
@@ -77,5 +86,11 @@ mod tests {
         assert_eq!((position(value).line, position(value).column), (2, 10));
         assert_eq!(position(1).column, 1, "a position within a character should be that of the character");
         assert_eq!((position(999).line, position(999).column), (3, 1));
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let problem = Problem::at("a", 0..1, "\u{1b}[31m is\nno name\u{9b}".to_owned());
+        assert_eq!(problem.message, "\\u{1b}[31m is\nno name\\u{9b}");
     }
 }

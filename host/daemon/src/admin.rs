@@ -4,11 +4,12 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::{error, warn};
 
 use crate::peer::Peer;
 use crate::privileges::drop_net_raw;
@@ -24,11 +25,19 @@ pub struct Bounds {
     /// Maximum number of connections at one time; further ones are refused. Peers that may only read use at most half
     /// of them, so that an operator can always connect.
     pub connections_max: u32,
+    /// Time between checks that the socket's file exists. It is created again if it was removed, as by a cleaner of
+    /// temporary files: no client could connect to the daemon any more.
+    pub file_check_interval: Duration,
 }
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        Bounds { request_bytes: 4096, timeout: Duration::from_secs(2), connections_max: 16 }
+        Bounds {
+            request_bytes: 4096,
+            timeout: Duration::from_secs(2),
+            connections_max: 16,
+            file_check_interval: Duration::from_secs(2),
+        }
     }
 }
 
@@ -81,7 +90,7 @@ impl Requester<'_> {
 /// The admin socket. Dropping it removes the socket's file.
 #[derive(Debug)]
 pub struct AdminServer {
-    file: SocketFile,
+    file: Arc<Mutex<SocketFile>>,
     operator_group: Option<u32>,
     is_closed: Arc<AtomicBool>,
 }
@@ -92,7 +101,8 @@ impl AdminServer {
     /// and read; members of the group, the daemon's user and root operate.
     pub fn bind(path: &Path, operator_group: Option<u32>) -> io::Result<AdminServer> {
         let mode = if operator_group.is_some() { MODE_FOR_READERS } else { MODE };
-        Ok(AdminServer { file: SocketFile::bind(path, mode)?, operator_group, is_closed: Arc::default() })
+        let file = Arc::new(Mutex::new(SocketFile::bind(path, mode)?));
+        Ok(AdminServer { file, operator_group, is_closed: Arc::default() })
     }
 
     /// Answers requests on separate threads until the server is dropped. `answer` forms the document for a request
@@ -106,7 +116,7 @@ impl AdminServer {
         answer: impl Fn(&str, &Requester<'_>) -> String + Send + Sync + 'static,
         refusal: impl Fn(&str) -> String + Send + Sync + 'static,
     ) -> io::Result<()> {
-        let listener = self.file.listener.try_clone()?;
+        let listener = lock(&self.file).listener.try_clone()?;
         let handler = Arc::new(Handler {
             bounds,
             operator_group: self.operator_group,
@@ -116,10 +126,11 @@ impl AdminServer {
             operator_connections: AtomicU32::new(0),
             is_closed: Arc::clone(&self.is_closed),
         });
+        let file = Arc::clone(&self.file);
         let accept = move || {
             // A request may reload the configuration, for which its thread keeps the other capabilities.
             drop_net_raw();
-            handler.accept(&listener);
+            handler.accept(listener, &file);
         };
         std::thread::Builder::new().name("admin".into()).spawn(accept)?;
         Ok(())
@@ -128,9 +139,12 @@ impl AdminServer {
 
 impl Drop for AdminServer {
     fn drop(&mut self) {
+        // Under the lock, so that the accepting thread creates no file after this.
+        let file = lock(&self.file);
         self.is_closed.store(true, Ordering::Release);
+        file.remove();
         // Wakes the accepting thread. Cannot fail: the descriptor is an open socket.
-        let _ = rustix::net::shutdown(&self.file.listener, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&file.listener, rustix::net::Shutdown::Both);
     }
 }
 
@@ -151,12 +165,21 @@ struct Handler {
 }
 
 impl Handler {
-    fn accept(self: Arc<Handler>, listener: &UnixListener) {
-        for stream in listener.incoming() {
+    fn accept(self: Arc<Handler>, mut listener: UnixListener, file: &Mutex<SocketFile>) {
+        let mut watch =
+            FileWatch { next: Instant::now(), interval: self.bounds.file_check_interval, has_failed: false };
+        loop {
+            if !is_readable(&listener, watch.next) {
+                if let Some(restored) = watch.check(file, &self.is_closed) {
+                    listener = restored;
+                }
+                continue;
+            }
+            let stream = listener.accept();
             if self.is_closed.load(Ordering::Acquire) {
                 return;
             }
-            let Ok(mut stream) = stream else {
+            let Ok((mut stream, _)) = stream else {
                 // The process has no descriptors left: a retry at once would only use CPU.
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
@@ -258,6 +281,60 @@ impl Handler {
 
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Waits until a listener has a connection, or is shut down. Returns false if the deadline has passed before.
+fn is_readable(listener: &UnixListener, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let mut wait = [PollFd::new(listener, PollFlags::IN)];
+    // Fails only for a timeout that is out of range: then `accept` waits.
+    let left = Timespec::try_from(left).ok();
+    match poll(&mut wait, left.as_ref()) {
+        Ok(ready) => ready > 0,
+        Err(error) => error != rustix::io::Errno::INTR,
+    }
+}
+
+fn lock(file: &Mutex<SocketFile>) -> MutexGuard<'_, SocketFile> {
+    file.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Checks that the socket's file exists.
+struct FileWatch {
+    /// Time of the next check.
+    next: Instant,
+    interval: Duration,
+    /// Whether the last check could not create the file again: logged once.
+    has_failed: bool,
+}
+
+impl FileWatch {
+    /// Creates the file again if it was removed; returns the new listener.
+    fn check(&mut self, file: &Mutex<SocketFile>, is_closed: &AtomicBool) -> Option<UnixListener> {
+        self.next = Instant::now() + self.interval;
+        let mut file = lock(file);
+        if is_closed.load(Ordering::Acquire) || !file.is_removed() {
+            return None;
+        }
+        let path = file.path().to_owned();
+        match file.restore().and_then(|()| file.listener.try_clone()) {
+            Ok(listener) => {
+                warn!(path = %path.display(), "the admin socket's file was removed, and is created again");
+                self.has_failed = false;
+                Some(listener)
+            }
+            Err(error) => {
+                if !self.has_failed {
+                    error!(
+                        path = %path.display(), %error,
+                        "the admin socket's file was removed and cannot be created again: restart the daemon"
+                    );
+                }
+                self.has_failed = true;
+                None
+            }
+        }
+    }
 }
 
 /// Counts a connection in [`Handler::connections`] until it is dropped.

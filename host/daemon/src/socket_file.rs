@@ -17,6 +17,7 @@ pub struct SocketFile {
     /// The listening socket, in blocking mode at first.
     pub listener: UnixListener,
     path: PathBuf,
+    mode: u32,
     device_and_inode: (u64, u64),
 }
 
@@ -43,16 +44,44 @@ impl SocketFile {
         }
         let proc_path = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::set_permissions(proc_path, Permissions::from_mode(mode))?;
-        Ok(SocketFile { listener, path: path.to_owned(), device_and_inode: (metadata.dev(), metadata.ino()) })
+        let device_and_inode = (metadata.dev(), metadata.ino());
+        Ok(SocketFile { listener, path: path.to_owned(), mode, device_and_inode })
+    }
+
+    /// The path with which the socket was created.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether there is no file at the path any more. Another file that has replaced it counts as present.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Creates a socket with the same path and permissions in place of this one, with the errors of
+    /// [`SocketFile::bind`].
+    ///
+    /// # Errors
+    /// The socket cannot be created; this one stays.
+    pub fn restore(&mut self) -> io::Result<()> {
+        *self = SocketFile::bind(&self.path, self.mode)?;
+        Ok(())
+    }
+
+    /// Removes the file, unless another file has replaced it.
+    pub fn remove(&self) {
+        let is_own = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino()) == self.device_and_inode;
+        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| is_own(&metadata)) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_own = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino()) == self.device_and_inode;
-        if fs::symlink_metadata(&self.path).is_ok_and(|metadata| is_own(&metadata)) {
-            let _ = fs::remove_file(&self.path);
-        }
+        self.remove();
     }
 }
 

@@ -5,20 +5,19 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use crate::places::{Place, Places};
 use crate::request::{REQUEST_BYTES_MAX, Request, RequestError};
 
-/// Maximal number of connections at one time; more get status 503.
-const CONNECTIONS_MAX: usize = 16;
 /// Time limit of a connection, from its beginning to the last byte of the response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of the request, shorter than that of the connection so that status 408 can still be sent.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(9);
+/// Time limit of the request, whose head has only a few hundred bytes. Shorter than that of the connection so that
+/// status 408 can still be sent, and so that slow peers do not keep the places of others.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limits on reading bytes that a peer sends after its request. They are read because closing a socket with
 /// unread bytes resets the connection, which can truncate the response.
 const LEFTOVER_BYTES_MAX: usize = 64 * 1024;
@@ -102,7 +101,7 @@ impl Drop for HttpServer {
 }
 
 fn accept_all(listener: &TcpListener, stop: &OwnedFd, handler: &Arc<Handler>) {
-    let connections = Arc::new(AtomicUsize::new(0));
+    let places = Places::default();
     loop {
         let mut waits = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         // After a signal the loop polls again.
@@ -111,47 +110,31 @@ fn accept_all(listener: &TcpListener, stop: &OwnedFd, handler: &Arc<Handler>) {
             return;
         }
         match listener.accept() {
-            Ok((stream, _)) => start_answer(stream, &connections, handler),
+            Ok((stream, peer)) => start_answer(stream, places.take(peer.ip()), handler),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
 
-fn start_answer(stream: TcpStream, connections: &Arc<AtomicUsize>, handler: &Arc<Handler>) {
-    let guard = ConnectionGuard::new(connections);
-    if connections.load(Ordering::Relaxed) > CONNECTIONS_MAX {
+/// `place`: `None` if the peer's connections or all connections are too many.
+fn start_answer(stream: TcpStream, place: Option<Place>, handler: &Arc<Handler>) {
+    let Some(place) = place else {
         // The socket's buffer is empty, so the answer fits. If the write fails, only this peer's answer is lost.
         let _ = stream.set_nonblocking(true);
         let _ = (&stream).write(BUSY);
         // Read a request that has arrived: closing with unread bytes would reset the connection and the answer.
         let _ = (&stream).read(&mut [0; REQUEST_BYTES_MAX]);
         return;
-    }
+    };
     let handler = Arc::clone(handler);
     let run = move || {
-        let _guard = guard;
+        let _place = place;
         // An error means that the peer closed the connection: only this peer's answer is lost.
         let _ = answer(stream, &*handler);
     };
     // If no thread can be started, dropping the stream closes the connection, and the peer tries again.
     let _ = std::thread::Builder::new().name("http-answer".into()).spawn(run);
-}
-
-/// Counts one connection until it is dropped, also if the connection's thread panics.
-struct ConnectionGuard(Arc<AtomicUsize>);
-
-impl ConnectionGuard {
-    fn new(connections: &Arc<AtomicUsize>) -> ConnectionGuard {
-        connections.fetch_add(1, Ordering::Relaxed);
-        ConnectionGuard(Arc::clone(connections))
-    }
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 fn answer(mut stream: TcpStream, handler: &Handler) -> io::Result<()> {

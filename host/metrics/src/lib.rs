@@ -10,6 +10,7 @@ mod exposition;
 mod http;
 mod request;
 
+mod places;
 pub mod process;
 
 pub use declared::Declared;

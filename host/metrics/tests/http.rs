@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use spillway_metrics::{CONTENT_TYPE, Exposition, HttpServer, REQUEST_BYTES_MAX, Request, Response, process};
 
-const CONNECTIONS_MAX: usize = 16; // as in src/http.rs
+const PEER_CONNECTIONS_MAX: usize = 8; // as in src/places.rs
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn start_server(handler: impl Fn(&Request) -> Response + Send + Sync + 'static) -> HttpServer {
@@ -106,10 +106,10 @@ fn gated_server() -> (HttpServer, Gate) {
 }
 
 #[test]
-fn connections_are_bounded_and_more_get_status_503() {
+fn connections_of_a_peer_are_bounded_and_more_get_status_503() {
     let (server, gate) = gated_server();
     let mut open_streams: Vec<TcpStream> = Vec::new();
-    for _ in 0..CONNECTIONS_MAX {
+    for _ in 0..PEER_CONNECTIONS_MAX {
         let mut stream = connect(server.address());
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         gate.entered.recv_timeout(TIMEOUT).unwrap();
@@ -118,7 +118,7 @@ fn connections_are_bounded_and_more_get_status_503() {
     let mut refused = connect(server.address());
     let answer = read_all(&mut refused);
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After"), "{answer}");
-    (0..CONNECTIONS_MAX).for_each(|_| gate.release.send(()).unwrap());
+    (0..PEER_CONNECTIONS_MAX).for_each(|_| gate.release.send(()).unwrap());
     for stream in &mut open_streams {
         assert!(read_all(stream).ends_with("at last\n"));
     }

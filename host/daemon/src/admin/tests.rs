@@ -93,7 +93,12 @@ fn drop_keeps_a_file_that_another_server_has_created() {
 fn connections_are_bounded_in_bytes_time_and_number() {
     let scratch = Scratch::new();
     let path = scratch.path("a.sock");
-    let bounds = Bounds { request_bytes: 100, timeout: Duration::from_millis(300), connections_max: 2 };
+    let bounds = Bounds {
+        request_bytes: 100,
+        timeout: Duration::from_millis(300),
+        connections_max: 2,
+        ..Bounds::default()
+    };
     let _server = serve(&path, bounds);
     assert!(send_request(&path, &"x".repeat(200), TIMEOUT).unwrap().contains("too long"));
     // An earlier connection may still count, although its answer has arrived. Then the next one is refused,
@@ -213,4 +218,23 @@ fn a_daemon_sees_that_the_client_of_a_late_request_has_gone() {
     assert_eq!(receiver.recv().unwrap(), ("cancelled".to_owned(), false));
     assert_eq!(send_request(&path, "waiting", TIMEOUT).unwrap(), "done");
     assert_eq!(receiver.recv().unwrap(), ("waiting".to_owned(), true));
+}
+
+#[test]
+fn a_removed_socket_file_is_created_again() {
+    let scratch = Scratch::new();
+    let path = scratch.path("a.sock");
+    let server = serve(&path, Bounds { file_check_interval: Duration::from_millis(1), ..Bounds::default() });
+    for _ in 0..3 {
+        assert_eq!(send_request(&path, "hello", TIMEOUT).unwrap(), "<hello>");
+        fs::remove_file(&path).unwrap();
+        let deadline = Instant::now() + TIMEOUT;
+        // Until its permissions are set, other users cannot connect.
+        while fs::symlink_metadata(&path).map_or(0, |file| file.permissions().mode() & 0o777) != 0o660 {
+            assert!(Instant::now() < deadline, "the socket's file should be created again");
+            std::thread::yield_now();
+        }
+    }
+    drop(server);
+    assert!(!path.exists());
 }
