@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn mistakes_are_reported_with_their_line() {
         let cases = [
-            (format!("{HEAD}{}colour = 1\n", peer("a", 1)), "line 8"),
+            (format!("{HEAD}{}colour = 1\n", peer("a", 1)), "line 9"),
             (format!("{HEAD}{}", peer("a", 256)), "line 5"),
             ("[moves]\n".to_owned(), "peers_key_file"),
             ("[helper]\n".to_owned(), "moves"),

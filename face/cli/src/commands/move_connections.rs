@@ -70,14 +70,13 @@ fn report(outcome: &MoveOutcome) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
     use spillway_stack_server::MovedConnection;
 
     use super::*;
 
     #[test]
     fn one_connection_or_all() {
-        let parses = |line: &str| crate::Cli::try_parse_from(line.split(' ')).is_ok();
+        let parses = |line: &str| crate::definition().try_get_matches_from(line.split(' ')).is_ok();
         assert!(parses("spillway move cache --connection 10.0.0.2:40000 --to b"));
         assert!(parses("spillway move cache --all"));
         assert!(!parses("spillway move cache"));
