@@ -209,7 +209,7 @@ fn the_engine_auto_falls_back_and_says_why() {
     let place = Place::local().unwrap();
     for (interface, reason) in [
         (&[][..], "the engine xdp needs the network interface that it uses"),
-        (&["--interface", "lo"], "the user-level stack needs an Ethernet interface"),
+        (&["--interface", "lo"], "not an Ethernet interface: choose one"),
     ] {
         let launch = Launch::new(SPILLWAY)
             .name("helper")

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, Manager, Rights, deprecated, unknown_service};
+use spillway_daemon::{Answers, Manager, Rights, STATUS_TIMEOUT, deprecated, unknown_service};
 pub use spillway_daemon::{OverrideOutcome, RequestError};
 use spillway_metrics::{Declared, Exposition};
 use spillway_policy::Override;
@@ -24,7 +24,7 @@ use crate::status::HelperStatus;
 /// Reads the settings at each reload. Its error texts contain the operator's next step.
 pub type SettingsSource = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
 
-/// Timeout of a request: a reload may look up host names.
+/// Timeout of a request other than for the status: a reload may look up host names.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An override `off` sends library clients away within this time, at random, to spread their arrivals.
@@ -266,7 +266,8 @@ pub fn send_request<T: serde::de::DeserializeOwned>(
     path: &Path,
     request: &Request,
 ) -> Result<T, RequestError> {
-    spillway_daemon::send_json_request(path, request, REQUEST_TIMEOUT)
+    let timeout = if matches!(request, Request::Status {}) { STATUS_TIMEOUT } else { REQUEST_TIMEOUT };
+    spillway_daemon::send_json_request(path, request, timeout)
 }
 
 /// Requests a helper's status, with the errors of [`send_request`].

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::deprecated::read_old_fields;
-use spillway_daemon::{Answers, OverrideOutcome, RequestError, Rights, unknown_service};
+use spillway_daemon::{Answers, OverrideOutcome, RequestError, Rights, STATUS_TIMEOUT, unknown_service};
 use spillway_metrics::Exposition;
 use spillway_policy::Override;
 use tracing::info;
@@ -14,8 +14,6 @@ use tracing::info;
 use crate::metrics;
 use crate::shared::Shared;
 use crate::status::SidecarStatus;
-
-const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
@@ -84,9 +82,9 @@ fn set_override(
 /// Reads the status of the sidecar that serves this admin socket.
 ///
 /// # Errors
-/// The socket does not answer within ten seconds, or the program behind it is not a sidecar.
+/// The socket does not answer within [`STATUS_TIMEOUT`], or the program behind it is not a sidecar.
 pub fn query(path: &Path) -> Result<SidecarStatus, RequestError> {
-    let mut status: Value = spillway_daemon::send_json_request(path, &Request::Status {}, QUERY_TIMEOUT)?;
+    let mut status: Value = spillway_daemon::send_json_request(path, &Request::Status {}, STATUS_TIMEOUT)?;
     read_old_fields(&mut status);
     serde_json::from_value(status).map_err(|error| RequestError::UnexpectedAnswer(error.to_string()))
 }

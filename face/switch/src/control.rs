@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, Manager, RequestError, Rights, unknown_service};
+use spillway_daemon::{Answers, Manager, RequestError, Rights, STATUS_TIMEOUT, unknown_service};
 use spillway_metrics::Exposition;
 use tracing::{error, info};
 
@@ -23,7 +23,7 @@ pub use crate::change::ReloadOutcome;
 /// Reads the settings at each reload. Its error texts contain the operator's next step.
 pub type SettingsSource = Box<dyn FnMut() -> Result<SwitchConfig, String> + Send>;
 
-/// Timeout of a request: a large table of flows takes seconds to read.
+/// Timeout of a request other than for the status: a large table of flows takes seconds to read.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request to a switch's daemon.
@@ -199,7 +199,8 @@ pub fn send_request<T: serde::de::DeserializeOwned>(
     path: &Path,
     request: &Request,
 ) -> Result<T, RequestError> {
-    spillway_daemon::send_json_request(path, request, REQUEST_TIMEOUT)
+    let timeout = if matches!(request, Request::Status {}) { STATUS_TIMEOUT } else { REQUEST_TIMEOUT };
+    spillway_daemon::send_json_request(path, request, timeout)
 }
 
 /// Requests a switch's status, with the errors of [`send_request`]; the answer of a program that is not

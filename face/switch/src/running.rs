@@ -354,7 +354,6 @@ fn service_status(service: &crate::config::Service, snapshot: &Snapshot) -> Serv
 
 fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &SwitchConfig) -> ServerStatus {
     let owner = snapshot.owners.iter().find(|owner| owner.server == ServerId(server.id));
-    let age = |owner: &OwnerEntry| millis(snapshot.taken - owner.last_heartbeat);
     ServerStatus {
         name: server.name.clone(),
         id: server.id,
@@ -368,8 +367,14 @@ fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &S
         load: owner.filter(|owner| owner.service.is_some()).map_or(0, |owner| owner.load),
         free_places: owner.map_or(0, |owner| owner.free_places),
         weight: owner.map_or(0, |owner| owner.weight),
-        heartbeat_age_ms: owner.map(age),
+        heartbeat_age_ms: owner.and_then(|owner| heartbeat_age_ms(owner, snapshot.taken)),
     }
+}
+
+/// The time since a server's last heartbeat. The program gives a server an entry at its first message, and accepts no
+/// heartbeat before *hello*.
+fn heartbeat_age_ms(owner: &OwnerEntry, now: Time) -> Option<u64> {
+    (owner.last_heartbeat != Time(0)).then(|| millis(now - owner.last_heartbeat))
 }
 
 /// Whether a server is an owner and its last heartbeat is recent. The clock of silence, by which the program decides, stops
@@ -429,5 +434,7 @@ mod tests {
         assert!(is_alive(&owner(7, last), last + timeout, timeout));
         assert!(!is_alive(&owner(7, last), last + timeout + Duration::from_nanos(1), timeout), "too old");
         assert!(!is_alive(&owner(0, last), last, timeout), "it has said no hello since it lost its term");
+        let age = |last_heartbeat| heartbeat_age_ms(&owner(0, last_heartbeat), last + timeout);
+        assert_eq!((age(last), age(Time(0))), (Some(1000), None), "no heartbeat was accepted yet");
     }
 }

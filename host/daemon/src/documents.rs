@@ -51,6 +51,10 @@ pub struct OverrideOutcome {
     pub clients: u64,
 }
 
+/// Timeout of a request for the status. It is short, because the answer needs no waiting in the daemon, and operators ask
+/// for it when something is wrong.
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Why a request to a daemon failed.
 #[derive(Debug)]
 pub enum RequestError {
@@ -94,6 +98,9 @@ impl fmt::Display for RequestError {
                     "{error}; unless `admin_group` is set, only root and the socket's owner and group may connect: run \
                      this command as one of them"
                 )
+            }
+            RequestError::Socket(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                f.write_str("no answer in time: the program there is stopped or overloaded")
             }
             RequestError::Socket(error) => write!(f, "{error}"),
             RequestError::UnexpectedAnswer(what) => {
@@ -156,6 +163,8 @@ mod tests {
         }
         assert!(!failed(io::ErrorKind::PermissionDenied).is_absent());
         assert!(!failed(io::ErrorKind::TimedOut).is_absent());
+        // The kernel's error when the timeout of a read ends.
+        assert!(failed(io::ErrorKind::WouldBlock).to_string().starts_with("no answer in time"));
         assert!(!RequestError::Refused("no service here".into()).is_absent());
         assert!(RequestError::Refused(unknown_service("a", "there are: b")).is_unknown_service());
         assert!(!RequestError::Refused("this user may only read".into()).is_unknown_service());

@@ -83,7 +83,9 @@ impl Interface {
         // SAFETY: after SIOCGIFHWADDR the kernel has written an address.
         let hardware = unsafe { hardware.ifr_ifru.ifru_hwaddr };
         if flags & libc::IFF_LOOPBACK != 0 || hardware.sa_family != libc::ARPHRD_ETHER {
-            return Err(problem("the user-level stack needs an Ethernet interface"));
+            return Err(problem(
+                "not an Ethernet interface: choose one for which `ip link` prints link/ether",
+            ));
         }
         let mtu = request(libc::SIOCGIFMTU).map_err(error("cannot read its MTU"))?;
         // SAFETY: after SIOCGIFMTU the kernel has written the MTU.

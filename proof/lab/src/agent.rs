@@ -126,6 +126,7 @@ impl Agent {
         }
         // This host's clock was set back: the answer has the highest sequence.
         self.sequence = self.sequence.max(answer.generation);
+        check_sequence(self.sequence)?;
         self.ask(Request::Hello)
     }
 
@@ -257,6 +258,28 @@ fn first_sequence() -> u64 {
     u64::try_from(since_1970.as_nanos()).unwrap_or_default()
 }
 
+/// Whether the switch accepts another message after this sequence.
+fn check_sequence(highest: u64) -> Result<(), LabError> {
+    if highest < u64::MAX {
+        return Ok(());
+    }
+    let problem = "the switch has seen the server's last sequence, 2^64-1, and accepts no more messages: replace the \
+                   server's key (`spillway key new`) and reload the switch";
+    Err(LabError::BadOption(problem.to_owned()))
+}
+
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_sequence_is_an_error_and_no_overflow() {
+        assert!(check_sequence(u64::MAX - 1).is_ok());
+        let error = check_sequence(u64::MAX).unwrap_err();
+        assert!(error.to_string().contains("replace the server's key"), "{error}");
+    }
 }

@@ -11,6 +11,7 @@ use spillway_values::parse_duration;
 
 use super::output::Report;
 use super::sockets;
+use super::waiting::with_notice;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn drain(args: &Args, socket: &Path) -> Result<Report, RequestError> {
     let deadline_ms = args.deadline.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
     let request = Request::Drain { target: args.target.clone(), deadline_ms };
-    let draining: Draining = send_request(socket, &request)?;
+    let draining: Draining = with_notice(socket, || send_request(socket, &request))?;
     let mut counts = drained_clients(&request_status(socket)?, &draining.services);
     while args.wait && counts.remaining > 0 {
         std::thread::sleep(POLL_INTERVAL);

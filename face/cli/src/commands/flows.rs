@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde_json::json;
-use spillway_switch::control::{Request, send_request};
+use spillway_daemon::RequestError;
+use spillway_switch::control::{Request, request_status, send_request};
 use spillway_switch::{Cleared, Client, Cursor, Flows, PAGE_FLOWS_MAX, Selection};
 
 use super::output::Report;
 use super::sockets;
+use super::waiting::with_notice;
 
 /// Maximum number of flows that one command lists.
 const FLOWS_LISTED_MAX: usize = 100_000;
@@ -105,7 +107,18 @@ impl CommonArgs {
     /// Sends a request; an error names the socket.
     fn request<T: serde::de::DeserializeOwned>(&self, request: &Request) -> Result<T, String> {
         let socket = self.socket();
-        send_request(&socket, request).map_err(|error| format!("{}: {error}", socket.display()))
+        let answer = with_notice(&socket, || send_request(&socket, request));
+        answer.map_err(|error| format!("{}: {error}", socket.display()))
+    }
+
+    /// Fails within seconds if no daemon answers at the socket. Reading a large table takes longer, so the timeout of a
+    /// list must be longer.
+    fn check_daemon(&self) -> Result<(), String> {
+        let socket = self.socket();
+        match request_status(&socket) {
+            Err(error @ RequestError::Socket(_)) => Err(format!("{}: {error}", socket.display())),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -124,7 +137,7 @@ fn list(args: &ListArgs) -> Report {
         let request = Request::Flows { selection: selection.clone(), limit, after };
         args.common.request::<Flows>(&request)
     };
-    match pages(args.limit, page) {
+    match args.common.check_daemon().and_then(|()| pages(args.limit, page)) {
         Ok(found) => report(&found),
         Err(error) => Report::failed(error),
     }

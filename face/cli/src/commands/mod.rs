@@ -1,5 +1,6 @@
 //! One file for each subcommand: its options, and the call that runs it.
 
+mod answer;
 pub(crate) mod assess;
 pub(crate) mod check;
 pub(crate) mod connections;
@@ -28,3 +29,4 @@ pub(crate) mod status;
 pub(crate) mod switch;
 mod times;
 pub(crate) mod top;
+mod waiting;

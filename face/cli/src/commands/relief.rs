@@ -13,6 +13,7 @@ use spillway_values::parse_duration;
 
 use super::output::Report;
 use super::servers::ChooseError;
+use super::waiting::with_notice;
 use super::{servers, sockets};
 
 /// How long a server may take to answer, and how long `--wait` waits without progress.
@@ -141,8 +142,8 @@ fn apply_override(args: &Args) -> Result<Vec<Result<Outcome, String>>, String> {
 fn override_at_socket(args: &Args, socket: &Path) -> Result<Outcome, RequestError> {
     let lasts_ms = args.lasts.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
     let (service, manual_override) = (args.service.clone(), args.word.to_string());
-    let outcome: OverrideOutcome =
-        send_request(socket, &Request::Relief { service, manual_override, lasts_ms })?;
+    let request = Request::Relief { service, manual_override, lasts_ms };
+    let outcome: OverrideOutcome = with_notice(socket, || send_request(socket, &request))?;
     let left =
         if args.wait { wait_until_no_progress(|| misplaced_clients(args, socket))? } else { outcome.clients };
     let line = format!(

@@ -8,6 +8,7 @@ use spillway_helper::control::{ReloadOutcome, Request, send_request};
 
 use super::output::Report;
 use super::sockets;
+use super::waiting::with_notice;
 
 /// Reload the settings of a helper or a switch
 ///
@@ -27,7 +28,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let socket = args.socket.clone().unwrap_or_else(sockets::helper);
-    let changed = match send_request::<ReloadOutcome>(&socket, &Request::Reload {}) {
+    let changed = match with_notice(&socket, || send_request::<ReloadOutcome>(&socket, &Request::Reload {})) {
         Ok(changed) => changed,
         Err(error) => {
             let why =

@@ -1,20 +1,16 @@
 //! `spillway status`: shows helpers, sidecars, switches and servers of this host.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use spillway_daemon::deprecated::read_old_fields;
-use spillway_helper::HelperStatus;
-use spillway_helper::control::{Request, RequestError, send_request};
+use spillway_helper::control::RequestError;
 use spillway_shim_core::status::{UnreadablePage, find_pages};
-use spillway_sidecar::SidecarStatus;
-use spillway_stack_server::ServerStatus;
-use spillway_switch::SwitchStatus;
 
+use super::answer::Answer;
 use super::output::Report;
+use super::waiting::query_all;
 use super::{servers, sockets};
 
 /// Show helpers, sidecars, switches and servers of this host
@@ -41,55 +37,6 @@ pub(crate) fn run(args: Args) -> ExitCode {
     report.print("status", args.json)
 }
 
-/// The answer at an admin socket.
-enum Answer {
-    Helper(Box<HelperStatus>),
-    Sidecar(Box<SidecarStatus>),
-    Switch(Box<SwitchStatus>),
-    Server(Box<ServerStatus>),
-}
-
-impl Answer {
-    fn send_request(socket: &Path) -> Result<Answer, RequestError> {
-        let invalid_answer = |error: serde_json::Error| RequestError::UnexpectedAnswer(error.to_string());
-        let mut document: Value = send_request(socket, &Request::Status {})?;
-        read_old_fields(&mut document);
-        if document["kind"] == "switch" {
-            let status = serde_json::from_value(document).map_err(invalid_answer)?;
-            return Ok(Answer::Switch(Box::new(status)));
-        }
-        if document["kind"] == "server" {
-            let status = serde_json::from_value(document).map_err(invalid_answer)?;
-            return Ok(Answer::Server(Box::new(status)));
-        }
-        if document["kind"] == "sidecar" {
-            let status = serde_json::from_value(document).map_err(invalid_answer)?;
-            return Ok(Answer::Sidecar(Box::new(status)));
-        }
-        serde_json::from_value(document).map(Answer::Helper).map_err(invalid_answer)
-    }
-
-    fn as_json(&self) -> Value {
-        match self {
-            Answer::Helper(status) => status.to_value(),
-            Answer::Sidecar(status) => status.to_value(),
-            Answer::Switch(status) => json!(status),
-            Answer::Server(status) => json!(status),
-        }
-    }
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Answer::Helper(status) => status.fmt(f),
-            Answer::Sidecar(status) => status.fmt(f),
-            Answer::Switch(status) => status.fmt(f),
-            Answer::Server(status) => status.fmt(f),
-        }
-    }
-}
-
 fn show_one(socket: &Path) -> Report {
     match Answer::send_request(socket) {
         Ok(answer) => {
@@ -102,15 +49,17 @@ fn show_one(socket: &Path) -> Report {
 fn show_all() -> Report {
     let (mut helpers, mut sidecars, mut switches, mut stack_servers, mut failures) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for socket in sockets::all() {
-        match Answer::send_request(&socket) {
+    let sockets = sockets::all();
+    let answers = query_all(&sockets, |socket| Answer::send_request(socket));
+    for (socket, answer) in sockets.iter().zip(answers) {
+        match answer {
             Ok(Answer::Helper(status)) => helpers.push(status),
             Ok(Answer::Sidecar(status)) => sidecars.push(status),
             Ok(Answer::Switch(status)) => switches.push(status),
             Ok(Answer::Server(status)) => stack_servers.push(status),
             // The socket of a killed program.
             Err(error) if error.is_absent() => {}
-            Err(error) => failures.push(cannot_ask(&socket, &error)),
+            Err(error) => failures.push(cannot_ask(socket, &error)),
         }
     }
     let (pages, unreadable) = find_pages();

@@ -1,5 +1,6 @@
 //! `spillway top`: shows rates of helpers, sidecars, switches and servers of this host, refreshed at an interval.
 
+mod keyboard;
 mod screen;
 mod servers;
 mod sidecars;
@@ -8,28 +9,32 @@ mod view;
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use spillway_daemon::Signals;
 use spillway_helper::{HelperStatus, Rates};
 
+use keyboard::Keyboard;
 use screen::Screen;
 use servers::ServerSample;
 use sidecars::SidecarSample;
 use switches::SwitchSample;
 
+use super::answer::Answer;
 use super::output::Report;
 use super::sockets;
 use super::times::interval;
+use super::waiting::query_all;
 
 /// Watch helpers, sidecars, switches and servers of this host
 ///
 /// Shows requests, batches, the delay that batching adds, CPU, links, stalls and refusals. On a terminal the view is
-/// drawn again each second until Ctrl-C; elsewhere a plain block is printed each time.
+/// drawn again each second until q or Ctrl-C; elsewhere a plain block is printed each time.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one interval and end
@@ -93,65 +98,102 @@ fn failed(args: &Args, error: impl Display) -> ExitCode {
     if args.json && !args.once { report.print_on_one_line("top") } else { report.print("top", args.json) }
 }
 
-fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<ExitCode> {
-    let is_live = !args.once && !args.json && io::stdout().is_terminal();
-    let (sender, receiver) = channel();
-    // Only a screen needs signals, to restore the terminal.
-    let _signals = if is_live { Some(Signals::watch(move |_| sender.send(()).is_ok())?) } else { None };
-    let mut screen = is_live.then(Screen::open).transpose()?;
-    let with_servers = args.socket.is_empty();
-    let mut snapshot = sample(sockets, with_servers, &Snapshot::default());
-    loop {
-        if let Some(screen) = &mut screen {
-            screen.draw(&view::text(&snapshot))?;
-        }
-        if is_over(&receiver, interval) {
-            return Ok(ExitCode::SUCCESS);
-        }
-        snapshot = sample(sockets, with_servers, &snapshot);
-        if args.once {
-            return Ok(report(args, &snapshot).print("top", args.json));
-        }
-        if screen.is_none() {
-            print(args, &snapshot)?;
-        }
-    }
+/// What the main thread waits for.
+enum Event {
+    Snapshot(Arc<Snapshot>),
+    /// A signal, or the key q.
+    End,
 }
 
-/// Waits for one interval. Returns true if a signal came first.
-fn is_over(receiver: &Receiver<()>, interval: Duration) -> bool {
-    match receiver.recv_timeout(interval) {
-        Ok(()) => true,
-        Err(RecvTimeoutError::Timeout) => false,
-        // No sender is left, so no signal can arrive.
-        Err(RecvTimeoutError::Disconnected) => {
-            std::thread::sleep(interval);
-            false
-        }
+fn watch(args: &Args, sockets: &[PathBuf], interval: Duration) -> io::Result<ExitCode> {
+    let is_live = !args.once && !args.json && io::stdout().is_terminal();
+    // Bounded: if the output is blocked, sampling waits.
+    let (events, received) = sync_channel(2);
+    // Only a screen needs signals and the keyboard, to restore the terminal.
+    let end = |events: &SyncSender<Event>| {
+        let events = events.clone();
+        move || events.send(Event::End).is_ok()
+    };
+    let signals = is_live.then(|| {
+        let end = end(&events);
+        Signals::watch(move |_| end())
+    });
+    let _signals = signals.transpose()?;
+    let mut screen = is_live.then(Screen::open).transpose()?;
+    let _keyboard = is_live.then(|| Keyboard::watch(end(&events))).flatten();
+    if let Some(screen) = &mut screen {
+        screen.draw(&["waiting for the first answers; q or Ctrl-C ends".to_owned()])?;
     }
+    start_sampling(sockets.to_vec(), args.socket.is_empty(), interval, events)?;
+    let mut has_rates = false;
+    for event in received {
+        let Event::Snapshot(snapshot) = event else { return Ok(ExitCode::SUCCESS) };
+        if let Some(screen) = &mut screen {
+            screen.draw(&view::text(&snapshot))?;
+        } else if has_rates && args.once {
+            return Ok(report(args, &snapshot).print("top", args.json));
+        } else if has_rates {
+            print(args, &snapshot)?;
+        }
+        has_rates = true;
+    }
+    Err(io::Error::other("the thread that queries daemons has ended"))
+}
+
+/// Sends a snapshot each interval from a separate thread, so that a daemon that does not answer delays no signal and no
+/// key. The thread ends with the process, or when the receiver is dropped.
+fn start_sampling(
+    sockets: Vec<PathBuf>,
+    with_servers: bool,
+    interval: Duration,
+    events: SyncSender<Event>,
+) -> io::Result<()> {
+    let run = move || {
+        let mut snapshot = Arc::new(sample(&sockets, with_servers, &Snapshot::default()));
+        while events.send(Event::Snapshot(Arc::clone(&snapshot))).is_ok() {
+            std::thread::sleep(interval);
+            snapshot = Arc::new(sample(&sockets, with_servers, &snapshot));
+        }
+    };
+    std::thread::Builder::new().name("sampling".into()).spawn(run).map(drop)
 }
 
 fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapshot {
-    // Helpers, sidecars and switches have their sockets in the same directory; their answers differ.
-    let (mut helpers, mut sidecars, mut switches) = (Vec::new(), Vec::new(), Vec::new());
-    let sample_helper = |socket: &PathBuf| {
-        let status = spillway_helper::request_status(socket).map_err(|error| error.to_string());
-        let earlier = before.helpers.iter().find(|sample| sample.socket == *socket);
-        let earlier = earlier.and_then(|sample| sample.status.as_ref().ok());
-        let rates = earlier.zip(status.as_ref().ok()).and_then(|(earlier, now)| Rates::between(earlier, now));
-        HelperSample { socket: socket.clone(), status, rates }
-    };
     let servers = if with_servers { servers::sample(&before.servers) } else { Vec::new() };
-    for socket in sockets {
-        if let Some(sample) = switches::sample(socket, &before.switches) {
-            switches.push(sample);
-        } else if let Some(sample) = sidecars::sample(socket, &before.sidecars) {
-            sidecars.push(sample);
-        } else {
-            helpers.push(sample_helper(socket));
+    let mut snapshot = Snapshot { servers, ..Snapshot::default() };
+    let answers = query_all(sockets, |socket| Answer::send_request(socket));
+    // Helpers, sidecars and switches have their sockets in the same directory; their answers differ.
+    for (socket, answer) in sockets.iter().zip(answers) {
+        match answer {
+            Ok(Answer::Switch(status)) => {
+                snapshot.switches.push(switches::sample(socket, *status, &before.switches));
+            }
+            Ok(Answer::Sidecar(status)) => {
+                snapshot.sidecars.push(sidecars::sample(socket, *status, &before.sidecars));
+            }
+            Ok(Answer::Helper(status)) => {
+                snapshot.helpers.push(sample_helper(socket, Ok(*status), &before.helpers));
+            }
+            // `status` shows servers on the user-level stack; they have no rates.
+            Ok(Answer::Server(_)) => {}
+            Err(error) => {
+                snapshot.helpers.push(sample_helper(socket, Err(error.to_string()), &before.helpers));
+            }
         }
     }
-    Snapshot { helpers, sidecars, switches, servers }
+    snapshot
+}
+
+/// A sample of the helper at this socket, or of a daemon that does not answer.
+fn sample_helper(
+    socket: &Path,
+    status: Result<HelperStatus, String>,
+    before: &[HelperSample],
+) -> HelperSample {
+    let earlier = before.iter().find(|sample| sample.socket == socket);
+    let earlier = earlier.and_then(|sample| sample.status.as_ref().ok());
+    let rates = earlier.zip(status.as_ref().ok()).and_then(|(earlier, now)| Rates::between(earlier, now));
+    HelperSample { socket: socket.to_owned(), status, rates }
 }
 
 fn print(args: &Args, snapshot: &Snapshot) -> io::Result<()> {

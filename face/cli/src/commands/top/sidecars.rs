@@ -12,12 +12,11 @@ pub(crate) struct SidecarSample {
     replies_per_s: Option<f64>,
 }
 
-/// Queries the sidecar at this socket. `None`: no sidecar answers there.
-pub(super) fn sample(socket: &Path, before: &[SidecarSample]) -> Option<SidecarSample> {
-    let status = spillway_sidecar::query(socket).ok()?;
+/// A sample of the sidecar at this socket.
+pub(super) fn sample(socket: &Path, status: SidecarStatus, before: &[SidecarSample]) -> SidecarSample {
     let earlier = before.iter().find(|sample| sample.socket == socket && sample.status.pid == status.pid);
     let replies_per_s = earlier.and_then(|earlier| rate(&earlier.status, &status));
-    Some(SidecarSample { socket: socket.to_owned(), status, replies_per_s })
+    SidecarSample { socket: socket.to_owned(), status, replies_per_s }
 }
 
 fn rate(before: &SidecarStatus, after: &SidecarStatus) -> Option<f64> {

@@ -108,6 +108,10 @@ impl Reader<'_> {
         // IFNAMSIZ of <net/if.h> is 16, with a zero byte.
         let problem = if !(1..16).contains(&interface.len()) {
             "the name of an interface has 1 to 15 bytes; `ip link` lists them".to_owned()
+        } else if interface.chars().any(|c| c.is_control() || c.is_whitespace() || c == '/' || c == ':') {
+            // The kernel accepts no such name except one with control characters, which would reach terminals.
+            "the name of an interface has no space, control character, / or :; `ip link` lists them"
+                .to_owned()
         } else if ports.iter().any(|port| port.interface == interface) {
             format!("{interface} is already a port: give each port its own interface")
         } else {

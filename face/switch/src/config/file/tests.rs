@@ -197,6 +197,10 @@ fn each_problem_has_line_column_and_the_next_step() {
             "4:13: the name of an interface has",
         ),
         (with("interface = \"eth2\"", "interface = \"eth1\""), "9:13: eth1 is already a port"),
+        (
+            with("interface = \"eth2\"", "interface = \"e\\u001b[31m\""),
+            "9:13: the name of an interface has no space, control",
+        ),
         (with("[\"10.0.0.0/24\"]", "[]"), "10:11: name the services that the port's servers may own"),
         (with("[\"10.0.0.0/24\"]", "[\"web\"]"), "10:12: no [[service]] has name = \"web\""),
         (with("[\"10.0.0.0/24\"]", "[\"10.0.0.1/24\"]"), "10:12: 10.0.0.1/24: address bits are set"),
