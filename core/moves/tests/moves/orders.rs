@@ -27,10 +27,10 @@ fn an_order_ends_after_a_second_without_the_end_of_a_request() {
     rack.order(1, 2).unwrap();
     rack.run(Duration::from_millis(1010));
     assert_eq!(rack.host(1).results, [OrderResult::Busy]);
-    assert_eq!(rack.order(1, 2), Ok(()), "there may be another one");
+    assert_eq!(rack.order(1, 2), Ok(()), "a connection whose order has ended should accept another one");
 }
 
-/// The target is ready, and its packets wait there already.
+/// The target is ready, and buffers the connection's packets already.
 #[test]
 fn a_request_that_begins_before_the_export_stops_the_move_until_it_ends() {
     let mut rack = Rack::new(100);
@@ -62,7 +62,7 @@ fn orders_of_connections_that_end_and_to_unknown_servers_are_refused() {
     assert_eq!(rack.host(1).results, [OrderResult::Closed]);
 }
 
-/// Server 2 is not the original owner: its agent forgets the move without an event.
+/// Server 2 is not the original owner, so its agent drops the move without an event.
 #[test]
 fn an_order_ends_when_the_switch_forgets_its_move() {
     let mut rack = Rack::new(100);
