@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use spillway_handoff::{MoveError, MoveResult};
 use spillway_moves::{OrderError, OrderResult};
+use spillway_wire::switch::ServerId;
 
 use crate::rack::Rack;
 
@@ -60,6 +61,24 @@ fn orders_of_connections_that_end_and_to_unknown_servers_are_refused() {
     rack.client.finish();
     rack.run_until("the connection ends", |rack| rack.host(1).echo.here.is_empty());
     assert_eq!(rack.host(1).results, [OrderResult::Closed]);
+}
+
+#[test]
+fn results_beyond_1024_replace_the_oldest() {
+    let mut rack = Rack::new(100);
+    for unknown_server in [3].into_iter().chain(std::iter::repeat_n(4, 1024)) {
+        rack.order(1, unknown_server).unwrap();
+        let now = rack.now;
+        let host = rack.host(1);
+        host.server.end_turn(&mut host.echo, now);
+    }
+    let targets: Vec<_> = std::iter::from_fn(|| rack.host(1).server.poll_result())
+        .map(|(order, result)| {
+            assert_eq!(result, OrderResult::Refused(MoveError::UnknownServer));
+            order.to
+        })
+        .collect();
+    assert_eq!(targets, vec![Some(ServerId(4)); 1024]);
 }
 
 /// Server 2 is not the original owner, so its agent drops the move without an event.
