@@ -90,8 +90,8 @@ impl Connections {
         Ok(state)
     }
 
-    /// Whether the stack can import a state at this server's place of the service. `knows_protocol` tells whether the
-    /// application can read the attachment.
+    /// Whether the stack can import a state at this server's place of the service. `knows_protocol`: whether the
+    /// application can read attachments of a protocol.
     pub(crate) fn can_import(
         &mut self,
         now: Time,

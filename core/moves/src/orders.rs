@@ -14,8 +14,8 @@ pub(crate) const ORDERS_MAX: usize = 1024;
 /// Moves of orders that are under way at a time. More would not be faster, and their states would queue in front of the
 /// target's heartbeats.
 pub(crate) const UNDER_WAY_MAX: usize = 32;
-/// For this time an order waits for the end of a request.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum time that an order waits for the end of a request.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// An order to move a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum OrderError {
     NotHere,
     /// The connection has an order already.
     Ordered,
-    /// As many orders wait as the limit of 1,024 allows.
+    /// 1,024 orders wait or are under way, which is the limit.
     TooMany,
 }
 
@@ -77,7 +77,7 @@ enum Stage {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     to: Option<ServerId>,
-    /// When the order ends without a move; `None` before its connection was found in a request.
+    /// When the order ends without a move. `None` until a turn finds its connection in a request.
     until: Option<Time>,
     stage: Stage,
 }
@@ -147,7 +147,7 @@ impl Orders {
     /// The connection of an order is in a request. Returns whether the order has waited for too long.
     pub(crate) fn wait(&mut self, now: Time, flow: &Flow) -> bool {
         let Some(order) = self.0.get_mut(flow) else { return false };
-        *order.until.get_or_insert(now + PATIENCE) <= now
+        *order.until.get_or_insert(now + WAIT_MAX) <= now
     }
 
     /// When the first order expires.

@@ -14,10 +14,10 @@ use spillway_wire::switch::{Endpoint, Flow, ServerId};
 use crate::application::Movable;
 use crate::connections::Connections;
 use crate::ends::Ends;
-use crate::orders::{Order, OrderError, OrderResult, Orders};
+use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 
-/// Ended orders that wait for [`Server::poll_result`]; older ones are forgotten.
-const RESULTS_MAX: usize = 1024;
+/// Maximum number of results that wait for [`Server::poll_result`]: one for each order. Beyond it the oldest is dropped.
+const RESULTS_MAX: usize = ORDERS_MAX;
 
 /// A server of one or several services whose connections move. A driver calls its methods in turns:
 ///
@@ -39,8 +39,8 @@ pub struct Server {
     orders: Orders,
     /// Flows that the agent exports when all frames have been sent.
     exports: VecDeque<Flow>,
-    /// Flows whose states were checked: their connections have a place each.
-    promised: BTreeSet<Flow>,
+    /// Flows whose states were checked: a place is reserved for the connection of each.
+    reserved: BTreeSet<Flow>,
     results: VecDeque<(Order, OrderResult)>,
     counters: Counters,
 }
@@ -62,7 +62,7 @@ pub struct Counters {
     pub imported: u64,
     /// Connections that this server lost by a failure: it may not continue them.
     pub lost: u64,
-    /// Frames that were not sent, because it was not sure that this server owns the flow.
+    /// Frames that were not sent, because another server may own their flow.
     pub muted: u64,
 }
 
@@ -80,7 +80,7 @@ impl Server {
             connections_max,
             orders: Orders::default(),
             exports: VecDeque::new(),
-            promised: BTreeSet::new(),
+            reserved: BTreeSet::new(),
             results: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -106,11 +106,11 @@ impl Server {
         self.counters
     }
 
-    /// Moves a connection when its request has ended, in the next turn at the earliest. `to`: `None` lets the switch choose the least loaded server.
-    /// [`poll_result`](Self::poll_result) tells the result.
+    /// Moves a connection when its request has ended, in the next turn at the earliest. `to`: `None` lets the switch
+    /// choose the least loaded server. [`poll_result`](Self::poll_result) returns the result.
     ///
     /// # Errors
-    /// The connection is moving already, or too many are.
+    /// Those of [`order`](Self::order).
     pub fn migrate(&mut self, conn: Conn, to: Option<ServerId>) -> Result<(), OrderError> {
         let flow = self.connections.flow(conn).ok_or(OrderError::NotHere)?;
         self.order(Order { flow, to })
@@ -119,7 +119,8 @@ impl Server {
     /// As [`migrate`](Self::migrate), by flow.
     ///
     /// # Errors
-    /// This server does not have the connection, or it is moving already, or too many are.
+    /// The server has no agent or does not have the connection, the connection has an order already, or there are 1,024
+    /// orders.
     pub fn order(&mut self, order: Order) -> Result<(), OrderError> {
         if self.agent.is_none() {
             return Err(OrderError::NoAgent);
@@ -144,13 +145,13 @@ impl Server {
         }
     }
 
-    /// Where this server has the connections of a flow's service.
+    /// The address and port at which this server has the connections of a flow's service.
     fn place(&self, flow: &Flow) -> Option<Endpoint> {
         self.agent.as_ref()?.place_of(flow.service())
     }
 
     /// Writes the next frame to send, and returns its length in bytes. Frames of connections that this server may not
-    /// own any more are not sent; TCP repeats them.
+    /// own any more are not sent; TCP retransmits them.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
         loop {

@@ -1,4 +1,4 @@
-//! The way of a packet to the server that has its connection.
+//! Sends a client's packet to the server that has its connection, or that is about to import it.
 
 use crate::arrival::Arrival;
 use crate::flow::{Entry, Site};
@@ -44,6 +44,7 @@ pub(crate) fn to_site(
         return Decision::up(receiver.verdict());
     }
     if tables.is_host() {
+        // The kernel must not send an ICMP error about a connection that this host does not have.
         if rewrite::hop_limit(arrival.frame, packet.network) <= 1 {
             return Decision::drop(Verdict::DropNoRoute);
         }

@@ -1,7 +1,7 @@
 //! Host mode: the switch at a server's own interface (docs/switch.md, On a server's own interface).
 //!
-//! What arrives is decided by the rules of a gateway, except that everything passes to the kernel which is neither a control
-//! message nor a packet of a flow with an entry: see [`concerns`], and the mode in `forward` and `delivery`.
+//! The rules of a gateway decide on control messages and on packets of flows with an entry. Everything else that arrives
+//! passes to the kernel: see [`concerns`], and the checks of the mode in `forward` and `delivery`.
 
 use crate::arrival::Arrival;
 use crate::config::{Place, PortId};
@@ -12,8 +12,8 @@ use crate::tables::Tables;
 use crate::tcp;
 use crate::verdict::{Decision, Verdict};
 
-/// Whether the rules may concern a frame that arrives at the interface: it is addressed to the interface. An Ethernet
-/// switch that does not know a station sends the frames for that one to all; a moved flow's packet must not be sent twice.
+/// Whether the rules apply to a frame that arrives at the interface: only if it is addressed to the interface. An Ethernet
+/// switch floods frames to stations that it does not know; a moved flow's packet must not reach its owner twice.
 pub(crate) fn concerns(tables: &Tables, port: PortId, frame: &[u8]) -> bool {
     tables.port(port).is_some_and(|port| target_mac(frame) == Ok(port.mac))
 }
@@ -24,8 +24,8 @@ pub(crate) fn egress(tables: &Tables, state: &mut State, arrival: &mut Arrival<'
     let Ok(Parsed::Ip(packet @ Packet { upper: Upper::Tcp(tcp), .. })) = parse(arrival.frame) else {
         return Decision::pass();
     };
-    // The local server may also send from the address of another server's service, which it then took over: whether it owns
-    // that flow is known to the arbiter only.
+    // Segments from another server's address are not checked, even if the local server has taken that address over: only the
+    // other server's arbiter knows the owners of these flows.
     let Some(&place) = tables.place(tcp.source).filter(|place| tables.is_local_server(place.server)) else {
         return Decision::pass();
     };
@@ -37,7 +37,7 @@ pub(crate) fn egress(tables: &Tables, state: &mut State, arrival: &mut Arrival<'
     }
 }
 
-/// A segment from where the local server imports connections of another server's service.
+/// A segment from the place at which the local server imports connections of another server's service.
 fn from_import(arrival: &mut Arrival<'_>, (packet, tcp): (&Packet, &Transport), place: Place) -> Decision {
     if let Err(verdict) = tcp::unfragmented(arrival.frame, packet, tcp) {
         return Decision::drop(verdict);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 /// one of them exists. Two sequences are equal if their bytes are equal, however these are divided into chunks.
 #[derive(Clone, Default)]
 pub struct Chunks {
-    /// None is empty.
+    /// No chunk is empty.
     chunks: Vec<Bytes>,
     len: usize,
 }
@@ -32,7 +32,7 @@ impl Chunks {
         self.len == 0
     }
 
-    /// The chunks in order; none of them is empty.
+    /// The chunks in order; no chunk is empty.
     pub fn chunks(&self) -> &[Bytes] {
         &self.chunks
     }
@@ -45,7 +45,7 @@ impl Chunks {
         }
     }
 
-    /// Appends bytes without copying them.
+    /// Appends the chunks of `other`, which share their memory.
     pub fn append(&mut self, other: &Chunks) {
         self.chunks.extend_from_slice(&other.chunks);
         self.len += other.len;
@@ -84,7 +84,7 @@ impl Chunks {
         Some(if copied.is_empty() { Cow::Borrowed(first) } else { Cow::Owned(copied) })
     }
 
-    /// The slices of which a part consists; `None` if it ends beyond the last byte.
+    /// The contiguous slices of a part, in order; `None` if it ends beyond the last byte.
     pub fn slices(&self, range: Range<usize>) -> Option<impl Iterator<Item = &[u8]>> {
         Some(self.pieces(range)?.map(|(chunk, within)| &chunk[within]))
     }
@@ -103,7 +103,7 @@ impl Chunks {
         all
     }
 
-    /// The chunks in which the bytes of `range` are, each with the range inside of the chunk.
+    /// The chunks that contain bytes of `range`, each with the range inside of the chunk.
     fn pieces(&self, range: Range<usize>) -> Option<impl Iterator<Item = (&Bytes, Range<usize>)>> {
         if range.start > range.end || range.end > self.len {
             return None;

@@ -1,4 +1,4 @@
-//! What all threads know about a server.
+//! Facts about a server that do not change while it runs: names, addresses, mode.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use spillway_wire::switch::ServerId;
 
 use crate::settings::{EngineSettings, PeerServer};
 
-/// What other threads know about a server.
+/// Facts about a server that do not change while it runs. All of its threads share them.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) name: String,
@@ -15,6 +15,7 @@ pub(crate) struct About {
     pub(crate) interface: String,
     pub(crate) place: SocketAddr,
     pub(crate) mode: Mode,
+    /// This server's name among its peers; `None` if no connection moves.
     pub(crate) own: Option<String>,
     peers: Vec<PeerServer>,
 }
@@ -37,7 +38,7 @@ impl About {
         }
     }
 
-    /// The name of a server, for the log.
+    /// The name of an order's target, for the log.
     pub(crate) fn name_of(&self, id: Option<ServerId>) -> &str {
         let peer = id.and_then(|id| self.peers.iter().find(|peer| peer.id == id));
         peer.map_or("the least loaded server", |peer| &peer.name)

@@ -14,7 +14,7 @@ use spillway_moves::Movable;
 use crate::remote::Remote;
 use crate::status::ServerStatus;
 
-/// Timeout of a request: longer than a server waits for its moves.
+/// Timeout of a request: more than the 2 s for the server's thread and the 5 s for the results of moves (`remote`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request to a server.
@@ -46,18 +46,18 @@ pub enum Request {
     },
 }
 
-/// What became of the connections of a request.
+/// The outcome of a request to move connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoveOutcome {
     /// Number of connections that have moved.
     pub moved: usize,
     /// Connections that have not moved.
-    pub failed: Vec<MovedConnection>,
+    pub failed: Vec<FailedMove>,
 }
 
-/// A connection that has not moved.
+/// A connection that has not moved, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MovedConnection {
+pub struct FailedMove {
     /// The client.
     pub client: SocketAddr,
     /// The reason, with the operator's next step.
@@ -101,7 +101,7 @@ impl<A: Movable + 'static> Control<A> {
         for (client, result) in results {
             match result {
                 Ok(()) => outcome.moved += 1,
-                Err(failure) => outcome.failed.push(MovedConnection { client, why: failure.to_string() }),
+                Err(failure) => outcome.failed.push(FailedMove { client, why: failure.to_string() }),
             }
         }
         Ok(outcome)
@@ -147,9 +147,14 @@ impl<A: Movable + 'static> Answers for Control<A> {
 }
 
 const METRICS: [Declared<ServerStatus>; 2] = [
-    Declared::gauge("spillway_stack_server_connections", &[], "Connections that are here.", |status, out| {
-        out.count(&[], status.connections as u64);
-    }),
+    Declared::gauge(
+        "spillway_stack_server_connections",
+        &[],
+        "Connections of this server.",
+        |status, out| {
+            out.count(&[], status.connections as u64);
+        },
+    ),
     Declared::counter(
         "spillway_stack_server_moves_total",
         &["result"],

@@ -1,7 +1,7 @@
 //! Messages to and from the switch and other servers, over one UDP socket of the kernel.
 //!
-//! The kernel's socket and not the stack: the kernel has the routes, the neighbours and the firewall rules for these few
-//! datagrams, and a move waits for the device anyway, so that a state never overtakes the connection's last frame.
+//! These datagrams use a socket of the kernel, not the stack: the kernel has the routes, the neighbours and the firewall rules for
+//! them, and a move waits for the device anyway, so that a state never overtakes the connection's last frame.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -14,19 +14,19 @@ use spillway_wire::switch::ServerId;
 use crate::error::EngineError;
 use crate::settings::{MoveSettings, PeerServer};
 
-/// Longer than every datagram.
+/// More than a UDP datagram can have: its length field has 16 bits.
 const BUFFER_BYTES: usize = 65_536;
-/// Receive buffer: parts of several states arrive at once.
+/// Receive buffer of the socket, in bytes: parts of several connections' states arrive at once.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// The socket, and where the receivers are.
+/// The socket, and the addresses of the switch and of the other servers.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
     socket: UdpSocket,
     switch: SocketAddr,
     peers: BTreeMap<ServerId, SocketAddr>,
     buffer: Box<[u8]>,
-    /// Datagrams that the kernel did not take. The protocol repeats them.
+    /// Datagrams that the kernel did not accept. The protocol sends them again.
     pub(crate) unsent: u64,
 }
 
@@ -36,7 +36,7 @@ impl Datagrams {
         let error = |error| EngineError::Datagrams(own.address, error);
         let socket = UdpSocket::bind(own.address).map_err(error)?;
         socket.set_nonblocking(true).map_err(error)?;
-        // The kernel limits the buffer to `net.core.rmem_max`: a smaller one loses parts, which are repeated.
+        // The kernel limits the buffer to `net.core.rmem_max`: a smaller one loses parts, which are sent again.
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES);
         Ok(Datagrams {
             socket,

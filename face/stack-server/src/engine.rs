@@ -21,7 +21,7 @@ use crate::station::Station;
 
 /// Interval at which the interface is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Wait for the device to take frames behind which a connection leaves.
+/// Interval of turns while a connection waits for the device to take the frames behind which it leaves.
 const SENT_WAIT: Duration = Duration::from_micros(20);
 /// Maximum time to send the resets of all connections when the engine ends.
 const ABORT_TIME_MAX: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl<A: Movable + 'static> Engine<A> {
         })
     }
 
-    /// A handle for orders from other threads.
+    /// A handle by which other threads order moves and read the status.
     pub fn remote(&self) -> Remote<A> {
         Remote::new(self.mailbox.remote(), self.waiters.clone(), Arc::clone(&self.about))
     }

@@ -29,7 +29,7 @@ use crate::error::EngineError;
 use crate::settings::{MoveSettings, PeerServer};
 
 const OWNER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
-/// Servers that a switch can have.
+/// Maximum number of servers: ids are 1 to 255.
 const PEERS_MAX: usize = 255;
 
 /// The section `[moves]`, with the paths of its key files.

@@ -19,14 +19,15 @@ use spillway_xdp::{Adapter, Endpoints, Interface, KernelSide, Lease, Socket, Soc
 use crate::error::EngineError;
 use crate::settings::{EngineSettings, MoveSettings, PeerServer};
 
-/// Heartbeats leave at this part of `owner_timeout`: the agent becomes mute after half of it without an answer.
-const HEARTBEATS: u32 = 10;
-/// Time after the end of a connection until its flow is released at the switch: the last segments may be repeated in it.
+/// Heartbeats in each `owner_timeout`. The agent becomes mute after half of that time without an answer.
+const HEARTBEATS_PER_TIMEOUT: u32 = 10;
+/// Time from the end of a connection until its flow is released at the switch. The last segments may be retransmitted in
+/// this time.
 const RELEASE_AFTER: Duration = Duration::from_secs(5);
-/// This part of the connections can only be imported, so that clients cannot prevent moves to this server.
-const IMPORT_SHARE: u32 = 16;
-/// Bytes of an Ethernet and of an IPv6 address's prefix, if the interface does not have the address.
-const PREFIX_UNKNOWN: (u8, u8) = (32, 128);
+/// One of this many connections is reserved for imports, so that clients cannot prevent moves to this server.
+const IMPORTS_ONE_IN: u32 = 16;
+/// Prefix lengths, in bits, of an IPv4 and of an IPv6 address that the interface does not have: a network of one host.
+const HOST_PREFIXES: (u8, u8) = (32, 128);
 
 /// An opened interface, with the stack and the agent.
 pub(crate) struct Opened {
@@ -41,8 +42,9 @@ pub(crate) struct Opened {
     pub(crate) own: Option<PeerServer>,
 }
 
-/// What keeps packets of the service's port with the stack.
+/// Reservations of the server's port: for the stack at the steering program, and against programs of the kernel.
 pub(crate) struct Held {
+    /// The steering program directs the port's packets to the stack.
     _lease: Lease,
     /// A bound socket that never listens.
     _reserved: OwnedFd,
@@ -64,7 +66,7 @@ pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, E
     let endpoints = Endpoints::new(adapter);
     let mut stack = Stack::new(Time::ZERO, stack_settings(settings, &interface, place, clock)?)
         .map_err(EngineError::Stack)?;
-    // Elsewhere the listener stays closed: clients connect to the original owner only.
+    // Clients connect to the original owner only: at other servers the listener stays closed.
     stack.set_listening(0, place == settings.service);
     let agent = settings.moves.as_ref().zip(own.as_ref());
     let agent = agent.map(|(moves, own)| agent_of(settings, moves, own, clock.now())).transpose()?;
@@ -109,7 +111,7 @@ fn stack_settings(
     random(&mut key)?;
     let networks = interface.networks().map_err(EngineError::Host)?;
     let found = networks.iter().find(|(address, _)| *address == place.ip());
-    let unknown = if place.is_ipv4() { PREFIX_UNKNOWN.0 } else { PREFIX_UNKNOWN.1 };
+    let unknown = if place.is_ipv4() { HOST_PREFIXES.0 } else { HOST_PREFIXES.1 };
     let prefix = found.map_or(unknown, |(_, prefix)| *prefix);
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let defaults = Settings::new(interface.mac, place.ip(), prefix, Key(key));
@@ -119,7 +121,7 @@ fn stack_settings(
         mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
         listeners: vec![Listener { address: place, is_gated: false }],
         connections_max: settings.connections_max.saturating_add(defaults.half_open_max),
-        connect_reserve: settings.connections_max / IMPORT_SHARE,
+        connect_reserve: settings.connections_max / IMPORTS_ONE_IN,
         clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
         ..defaults
     })
@@ -144,7 +146,7 @@ fn agent_of(
             mac: own.mac,
             services: vec![service],
             peers: moves.peers.iter().map(|peer| Peer { id: peer.id, mac: peer.mac }).collect(),
-            heartbeat: moves.owner_timeout / HEARTBEATS,
+            heartbeat: moves.owner_timeout / HEARTBEATS_PER_TIMEOUT,
             owner_timeout: moves.owner_timeout,
             times: MoveTimes::default(),
             time_wait: RELEASE_AFTER,
@@ -167,7 +169,7 @@ fn random(bytes: &mut [u8]) -> Result<(), EngineError> {
     getrandom::fill(bytes).map_err(|error| EngineError::Host(io::Error::other(error)))
 }
 
-/// The Ethernet addresses and names of servers are unique.
+/// Checks that no two servers have the same name, id or Ethernet address, and that all have an Ethernet address.
 pub(crate) fn check_peers(peers: &[PeerServer]) -> Result<(), EngineError> {
     let twice = |what: &str| Err(EngineError::Settings(format!("two [[moves.peer]] have the {what}")));
     for (index, peer) in peers.iter().enumerate() {
@@ -179,7 +181,10 @@ pub(crate) fn check_peers(peers: &[PeerServer]) -> Result<(), EngineError> {
         if has(|one, other| one.id == other.id) {
             return twice(&format!("id {}", peer.id));
         }
-        if has(|one, other| one.mac == other.mac) || peer.mac == Mac::ZERO {
+        if peer.mac == Mac::ZERO {
+            return Err(EngineError::Settings(format!("server {:?}: `mac` is zero", peer.name)));
+        }
+        if has(|one, other| one.mac == other.mac) {
             return twice(&format!("Ethernet address {}", peer.mac));
         }
     }

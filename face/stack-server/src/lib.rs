@@ -1,8 +1,8 @@
 //! A server on the user-level TCP stack (`spillway-tcp`) of one interface, whose live connections move to other servers
 //! through a switch (Capybara §3.3; docs/moves.md).
 //!
-//! The application is a [`Movable`]: an [`Application`](spillway_transport::Application) that also says when a connection
-//! may leave, and continues the ones that come ([`on_migrated`](Movable::on_migrated)). [`Engine::start`] opens the
+//! The application is a [`Movable`]: an [`Application`](spillway_transport::Application) that also decides when a
+//! connection may leave, and continues those that arrive ([`on_migrated`](Movable::on_migrated)). [`Engine::start`] opens the
 //! interface, [`Engine::run`] is the loop of its thread, and [`Remote`] gives orders from other threads:
 //! [`migrate`](Remote::migrate). [`Control`] answers `spillway move` and `spillway status` at an admin socket.
 //!
@@ -10,7 +10,8 @@
 //! - `interface`: the interface, its steering program, and the stack
 //! - `datagrams`: messages to and from the switch and other servers, over one socket of the kernel
 //! - `station`: stack, agent and application as the endpoint of a device
-//! - `engine`: the loop; `remote`, `about`: orders from other threads; `control`, `status`: the admin socket
+//! - `engine`: the loop; `remote`: orders from other threads; `about`: facts about the server that its threads share
+//! - `control`, `status`: the admin socket
 //! - `process`: all of this as a process: [`run`]
 #![forbid(unsafe_code)]
 
@@ -27,7 +28,7 @@ mod settings;
 mod station;
 mod status;
 
-pub use control::{Control, MoveOutcome, MovedConnection, Request, send_request};
+pub use control::{Control, FailedMove, MoveOutcome, Request, send_request};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use file::MovesFile;

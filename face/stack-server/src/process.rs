@@ -17,7 +17,7 @@ use crate::error::EngineError;
 use crate::remote::Remote;
 use crate::settings::EngineSettings;
 
-/// Where a process is observed and ordered.
+/// Admin socket and HTTP port of a process.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSettings {
     /// Path of the admin socket; `None`: no orders from outside.

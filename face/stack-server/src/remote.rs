@@ -14,12 +14,13 @@ use spillway_wire::switch::Flow;
 use crate::about::About;
 use crate::status::ServerStatus;
 
-/// For this time a caller waits for the results of its orders. A move whose outcome the switch does not confirm takes longer.
+/// Maximum time that a caller waits for the results of its orders. A move whose outcome the switch does not confirm takes
+/// longer.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For this time a caller waits for the thread.
+/// Maximum time that a caller waits for the server's thread.
 const THREAD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where a caller waits for the results of its orders.
+/// Sends the results of a caller's orders to the caller.
 type ResultSender = Sender<(Flow, OrderResult)>;
 
 /// Callers that wait for the results of orders, by flow.
@@ -34,7 +35,7 @@ impl Waiters {
     pub(crate) fn report(&self, flow: &Flow, result: OrderResult) {
         let waiter = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(flow);
         if let Some(waiter) = waiter {
-            // Fails if the caller has not waited for so long.
+            // Fails if the caller's wait has timed out.
             let _ = waiter.send((*flow, result));
         }
     }
@@ -175,7 +176,7 @@ impl<A: Movable + 'static> Remote<A> {
     }
 }
 
-/// Waits for so many results.
+/// Waits for the results of `ordered` orders, at most for [`RESULT_TIMEOUT`]. Later results are missing.
 fn wait_for_results(receiver: &Receiver<(Flow, OrderResult)>, ordered: usize) -> Results {
     use spillway_handoff::MoveResult;
     let until = Instant::now() + RESULT_TIMEOUT;

@@ -1,4 +1,4 @@
-//! What an engine needs.
+//! Settings of an engine.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use spillway_auth::{Key, SwitchKey};
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::ServerId;
 
-/// What an engine needs.
+/// Settings of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
     /// The interface, which the stack shares with the kernel. One thread serves all of its queues.
@@ -18,7 +18,7 @@ pub struct EngineSettings {
     pub service: SocketAddr,
     /// Maximum number of connections. Default 65,536.
     pub connections_max: u32,
-    /// What moves need; `None`: no connection moves.
+    /// Settings of moves; `None`: no connection moves.
     pub moves: Option<MoveSettings>,
 }
 
@@ -35,7 +35,7 @@ impl EngineSettings {
     }
 }
 
-/// What moves need.
+/// Settings of moves.
 #[derive(Clone, Debug)]
 pub struct MoveSettings {
     /// The switch's address and port for control messages: an entry of `control` in its configuration.

@@ -12,7 +12,7 @@ use crate::datagrams::Datagrams;
 
 /// Maximum number of datagrams in a turn, so that a flood leaves time for frames.
 const DATAGRAMS_PER_TURN: usize = 256;
-/// Interval at which a thread that never waits looks for datagrams. Each look is a system call.
+/// Interval at which a thread that never waits reads datagrams. Each read is a system call.
 const READ_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The endpoint of a server's device.
@@ -22,7 +22,9 @@ pub(crate) struct Station<A> {
     pub(crate) kernel: KernelSide,
     /// `None`: no connection moves.
     pub(crate) datagrams: Option<Datagrams>,
+    /// When datagrams are read next.
     pub(crate) read_at: Time,
+    /// The first error of the datagrams' socket.
     pub(crate) error: Option<io::Error>,
 }
 
@@ -44,7 +46,7 @@ impl<A: Movable> Station<A> {
             let Some(payload) = datagrams.receive()? else { return Ok(()) };
             self.server.handle_datagram(&mut self.application, now, payload);
         }
-        self.read_at = now; // more may wait
+        self.read_at = now; // the next turn reads the rest
         Ok(())
     }
 }

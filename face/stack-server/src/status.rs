@@ -13,7 +13,7 @@ use crate::about::About;
 /// A server's status, as `spillway status --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// `server`: not a helper, sidecar or switch.
+    /// The kind of program: always `server`.
     pub kind: String,
     /// The service's name.
     pub service: String,
@@ -27,7 +27,7 @@ pub struct ServerStatus {
     pub interface: String,
     /// `native` or `generic`: where the steering program runs.
     pub mode: String,
-    /// Connections that are here.
+    /// Connections of this server.
     pub connections: usize,
     /// Moves, by result.
     pub moves: MoveCounts,
@@ -38,7 +38,7 @@ pub struct ServerStatus {
 pub struct MoveCounts {
     /// Connections that have moved away.
     pub moved: u64,
-    /// Connections that have come.
+    /// Connections imported from other servers.
     pub imported: u64,
     /// Connections whose move has ended before their export: they have stayed.
     pub kept: u64,
@@ -56,7 +56,7 @@ pub struct MoveCounts {
     pub forwarded: u64,
     /// Forwarded packets that have come from other servers.
     pub forwards_received: u64,
-    /// Frames that were not sent, because it was not sure that this server owns the connection.
+    /// Frames that were not sent, because another server may own their connection.
     pub muted: u64,
 }
 

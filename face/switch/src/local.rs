@@ -1,7 +1,7 @@
 //! Control messages of this host's own server, in host mode.
 //!
-//! The control endpoint is an address of this host, so that what the host's own server sends there never reaches an
-//! interface, and the XDP program. The daemon receives these messages with a UDP socket at the endpoint, runs the program on
+//! The control endpoint is an address of this host, so that the messages of the host's own server to it reach neither an
+//! interface nor the XDP program. The daemon receives these messages with a UDP socket at the endpoint, runs the program on
 //! each, and sends what the program returns: the answer to the server, or the message for another server. A message for the
 //! host's own server arrives at this socket, too: the program passes it to the kernel with its addresses, because the
 //! kernel drops packets from outside with a source address of its own.
@@ -42,7 +42,7 @@ impl LocalServer {
     }
 }
 
-/// The sockets at the control endpoints, and what arrived there.
+/// The sockets at the control endpoints, and the numbers of datagrams that arrived there.
 #[derive(Debug, Default)]
 pub(crate) struct Local {
     endpoints: Mutex<Vec<Arc<Endpoint>>>,
@@ -65,16 +65,9 @@ impl Local {
     /// Another program has the port.
     pub(crate) fn open(&self, control: &[SocketAddr]) -> Result<Vec<Arc<Endpoint>>, String> {
         let present = self.endpoints();
-        let open = |at: &SocketAddr| {
-            match present.iter().find(|endpoint| endpoint.at == *at) {
+        let open = |at: &SocketAddr| match present.iter().find(|endpoint| endpoint.at == *at) {
             Some(endpoint) => Ok(Arc::clone(endpoint)),
-            None => Endpoint::open(*at).map(Arc::new).map_err(|error| {
-                format!(
-                    "cannot receive control messages of this host's own server at {at}: {error}; stop the program that has \
-                     this UDP port (`ss -lunp`), or give another one (control)"
-                )
-            }),
-        }
+            None => Endpoint::open(*at).map(Arc::new).map_err(|error| cannot_receive(*at, &error)),
         };
         control.iter().map(open).collect()
     }
@@ -89,14 +82,14 @@ impl Local {
         (self.handled.load(Ordering::Relaxed), self.dropped.load(Ordering::Relaxed))
     }
 
-    /// Waits for datagrams, at most for `patience`, and handles a bounded number of them. `server`: this host's own server.
-    pub(crate) fn turn<T: Tables>(&self, patience: Duration, tables: &T, server: Option<&LocalServer>) {
+    /// Waits for datagrams, at most for `timeout`, which is below a second, and handles a bounded number of them. `server`: this host's own server.
+    pub(crate) fn turn<T: Tables>(&self, timeout: Duration, tables: &T, server: Option<&LocalServer>) {
         let endpoints = self.endpoints().clone();
         let mut waiting: Vec<PollFd<'_>> =
             endpoints.iter().map(|endpoint| PollFd::new(&endpoint.socket, PollFlags::IN)).collect();
-        let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
-        // An interrupted or failed call is the same as a turn without a datagram: receiving reports what is wrong.
-        let _ = poll(&mut waiting, Some(&patience));
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        // After an interrupted or failed call the sockets are read as well: reading does not block.
+        let _ = poll(&mut waiting, Some(&timeout));
         for endpoint in &endpoints {
             for _ in 0..TURN_DATAGRAMS_MAX {
                 let mut buffer = [0; MESSAGE_BYTES + 1];
@@ -114,7 +107,7 @@ impl Local {
 }
 
 impl Endpoint {
-    /// The interface that has the address may come later.
+    /// Opens a socket at an address that this host may get later.
     fn open(at: SocketAddr) -> io::Result<Endpoint> {
         let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -162,14 +155,21 @@ impl Endpoint {
         tables: &T,
         server: &LocalServer,
     ) -> Option<()> {
-        // Only the program makes messages under this key: one that another host has made up ends here.
+        // A message that another host has forged has no valid tag, and ends here.
         server.key.parse(payload).ok()?;
         let port = tables.control_port(server.id).ok()??;
         self.socket.send_to(payload, (server.address, port)).ok().map(drop)
     }
 }
 
-/// Whether an address is one of this host's. The kernel knows them; a socket can be bound to no other.
+fn cannot_receive(at: SocketAddr, error: &io::Error) -> String {
+    format!(
+        "cannot receive control messages of this host's own server at {at}: {error}; stop the program that has this UDP \
+         port (`ss -lunp`), or give another one (control)"
+    )
+}
+
+/// Whether an address is one of this host's: only then can a socket be bound to it.
 fn is_local(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
@@ -182,13 +182,12 @@ mod tests {
     use crate::messages::fresh_key;
     use crate::tables::memory::Memory;
 
-    const PATIENCE: Duration = Duration::from_millis(500);
+    const TIMEOUT: Duration = Duration::from_millis(500);
 
-    /// A socket of a server, which has said *hello* to tables in memory.
-    fn agent(local: &Local, control: SocketAddr) -> UdpSocket {
+    /// A server's socket, connected to the control endpoint.
+    fn agent(control: SocketAddr) -> UdpSocket {
         let socket = UdpSocket::bind((control.ip(), 0)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        assert!(!local.endpoints().is_empty());
         socket.connect(control).unwrap();
         socket
     }
@@ -216,9 +215,9 @@ mod tests {
     fn a_request_of_this_host_is_answered() {
         let (local, control) = opened();
         let key = fresh_key().unwrap();
-        let (tables, agent) = (Memory::new(&key), agent(&local, control));
+        let (tables, agent) = (Memory::new(&key), agent(control));
         agent.send(&key.emit(&release())).unwrap();
-        local.turn(PATIENCE, &tables, Some(&server(&key)));
+        local.turn(TIMEOUT, &tables, Some(&server(&key)));
         let mut answer = [0; MESSAGE_BYTES];
         assert_eq!(agent.recv(&mut answer).unwrap(), MESSAGE_BYTES);
         let Body::Answer(Answer { status, state, .. }) = key.parse(&answer).unwrap().body else {
@@ -232,19 +231,19 @@ mod tests {
     fn other_datagrams_are_dropped_and_a_turn_is_bounded() {
         let (local, control) = opened();
         let key = fresh_key().unwrap();
-        let (tables, agent) = (Memory::new(&key), agent(&local, control));
+        let (tables, agent) = (Memory::new(&key), agent(control));
         agent.send(b"short").unwrap();
         agent.send(&[0; MESSAGE_BYTES + 1]).unwrap();
         agent.send(&[0; MESSAGE_BYTES]).unwrap();
         // Under another key: the program drops it.
         agent.send(&fresh_key().unwrap().emit(&release())).unwrap();
-        local.turn(PATIENCE, &tables, Some(&server(&key)));
+        local.turn(TIMEOUT, &tables, Some(&server(&key)));
         assert_eq!(local.counts(), (0, 4));
         agent.send(&key.emit(&release())).unwrap();
-        local.turn(PATIENCE, &tables, None);
+        local.turn(TIMEOUT, &tables, None);
         assert_eq!(local.counts(), (0, 5), "no server of this host is configured");
         (0..=TURN_DATAGRAMS_MAX).for_each(|_| assert_eq!(agent.send(b"flood").unwrap(), 5));
-        local.turn(PATIENCE, &tables, Some(&server(&key)));
+        local.turn(TIMEOUT, &tables, Some(&server(&key)));
         assert_eq!(local.counts(), (0, 5 + TURN_DATAGRAMS_MAX as u64));
     }
 
@@ -252,7 +251,7 @@ mod tests {
     fn a_relayed_message_is_delivered_if_it_has_the_servers_tag() {
         let (local, control) = opened();
         let key = fresh_key().unwrap();
-        let (tables, agent) = (Memory::new(&key), agent(&local, control));
+        let (tables, agent) = (Memory::new(&key), agent(control));
         tables.set_control_port(1, agent.local_addr().unwrap().port());
         let Body::Request(Request::Release { flow, .. }) = release().body else { unreachable!() };
         let relay = Relay::Prepared { flow, generation: 8, import: Import::Refused };
@@ -262,7 +261,7 @@ mod tests {
         for key in [&fresh_key().unwrap(), &key] {
             from_outside.send_to(&relayed(key), control).unwrap();
         }
-        local.turn(PATIENCE, &tables, Some(&server(&key)));
+        local.turn(TIMEOUT, &tables, Some(&server(&key)));
         let mut delivered = [0; MESSAGE_BYTES];
         agent.recv(&mut delivered).unwrap();
         assert_eq!(delivered, relayed(&key));

@@ -16,8 +16,8 @@ static __always_inline __u32 decide(struct __sk_buff *skb)
 {
     struct frame frame = {.ingress = PORT_LOCAL};
 
-    /* Also while the port is closed: an XDP program that is being replaced does not keep packets of connections that moved
-     * away from the kernel, which would reset them. */
+    /* The program decides while the port is closed, too. While the XDP program is being replaced, packets of moved connections
+     * reach the kernel, and its resets must not leave. */
     frame.parsed = parse_frame(skb, &frame.packet);
     if (frame.parsed != PARSED_PORTS || frame.packet.protocol != IPPROTO_TCP)
         return PASSED;

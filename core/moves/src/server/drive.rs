@@ -27,11 +27,11 @@ impl Server {
         {
             return;
         }
-        self.hand_over(application, now, frame);
+        self.pass_frame(application, now, frame);
     }
 
     /// Passes a frame to the stack.
-    pub(super) fn hand_over<A: Movable>(&mut self, application: &mut A, now: Time, frame: &[u8]) {
+    pub(super) fn pass_frame<A: Movable>(&mut self, application: &mut A, now: Time, frame: &[u8]) {
         if let Some(delivery) = self.connections.stack_mut().handle_frame(now, frame) {
             let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
             application.handle(now, delivery.conn, event, &mut self.connections);
@@ -67,7 +67,7 @@ impl Server {
     fn run_agent_timers(&mut self, now: Time) {
         let Some(agent) = &mut self.agent else { return };
         let connections = self.connections.stack().connections();
-        let used = connections + self.promised.len();
+        let used = connections + self.reserved.len();
         agent.set_load(connections, self.connections_max.saturating_sub(used));
         if agent.poll_timeout() <= now {
             agent.handle_timeout(now);

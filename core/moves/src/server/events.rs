@@ -1,4 +1,4 @@
-//! What the agent demands of the stack: exports, imports, checks, and connections that must be dropped.
+//! The agent's events: exports, imports, checks, dropped connections and ended moves.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use crate::connections::Imported;
 use crate::orders::OrderResult;
 
 impl Server {
-    /// Does what the agent demands.
+    /// Handles all events of the agent.
     pub(super) fn run_agent<A: Movable>(&mut self, application: &mut A, now: Time) {
         while let Some(event) = self.agent.as_mut().and_then(Agent::poll_event) {
             self.handle_agent_event(application, now, event);
@@ -36,19 +36,19 @@ impl Server {
                 self.with_agent(|agent| agent.checked(now, flow, generation, result));
             }
             Event::Import { flow, state, frames, is_return } => {
-                self.promised.remove(&flow);
-                self.import(application, now, flow, (&state, is_return));
+                self.reserved.remove(&flow);
+                self.import(application, now, flow, &state, is_return);
                 self.deliver_all(application, now, frames);
             }
             Event::Deliver { frames } => self.deliver_all(application, now, frames),
             Event::Drop { flow, .. } => self.drop_connection(application, now, flow),
-            // The target of a failed move; or the source, whose `Ended` follows.
-            Event::Gone { flow, .. } => _ = self.promised.remove(&flow),
+            // At the target, the move has failed. At the source, `Ended` follows.
+            Event::Gone { flow, .. } => _ = self.reserved.remove(&flow),
             Event::Ended { flow, result } => self.end_move(flow, result),
         }
     }
 
-    /// Whether a connection can be imported. If so, it has a place.
+    /// Checks whether a connection can be imported. If so, a place is reserved for it.
     fn check<A: Movable>(
         &mut self,
         application: &A,
@@ -57,12 +57,12 @@ impl Server {
         state: &Chunks,
     ) -> Result<(), Reason> {
         let place = self.place(&flow).ok_or(Reason::NoService)?;
-        let used = self.connections.stack().connections() + self.promised.len();
+        let used = self.connections.stack().connections() + self.reserved.len();
         if used >= self.connections_max {
             return Err(Reason::NoRoom);
         }
         self.connections.can_import(now, state, place, |protocol| application.knows_protocol(protocol))?;
-        self.promised.insert(flow);
+        self.reserved.insert(flow);
         Ok(())
     }
 
@@ -71,7 +71,8 @@ impl Server {
         application: &mut A,
         now: Time,
         flow: Flow,
-        (state, is_return): (&Chunks, bool),
+        state: &Chunks,
+        is_return: bool,
     ) {
         let imported = self.place(&flow).and_then(|place| self.connections.import(now, flow, state, place));
         let Some(Imported { conn, peer, listener, attachment }) = imported else {
@@ -87,14 +88,14 @@ impl Server {
 
     fn deliver_all<A: Movable>(&mut self, application: &mut A, now: Time, frames: Vec<Vec<u8>>) {
         for frame in frames {
-            self.hand_over(application, now, &frame);
+            self.pass_frame(application, now, &frame);
         }
     }
 
     /// Drops a connection without a segment: this server does not own its flow any more.
     fn drop_connection<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
         let Some(conn) = self.connections.conn(&flow) else { return };
-        // A connection that has just ended reports that itself.
+        // If the connection has just ended, the export fails, and the stack's event reports the end.
         if self.connections.export(now, conn).is_ok() {
             self.counters.lost += 1;
             self.end_order(&flow, OrderResult::Closed);

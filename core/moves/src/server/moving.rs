@@ -55,7 +55,7 @@ impl Server {
     /// leave behind them. Call it after each turn, and [`poll_datagram`](Self::poll_datagram) after it.
     pub fn frames_sent<A: Movable>(&mut self, application: &mut A, now: Time) {
         while let Some(flow) = self.exports.pop_front() {
-            // The switch may have ended the move since the agent's demand.
+            // The switch may have ended the move since `Event::Export`.
             if self.agent.as_ref().is_some_and(|agent| agent.is_exporting(&flow)) {
                 self.export(application, now, flow);
             }

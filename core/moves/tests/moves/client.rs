@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use spillway_tcp::{Stack, StackEvent};
 use spillway_transport::{Conn, LostReason, Time, Transport};
 
-/// The client does not send further ahead of what has returned.
+/// Maximum number of sent bytes that the server has not returned.
 const AHEAD_BYTES: u64 = 12 * 1024;
 
 pub struct Client {

@@ -15,14 +15,15 @@ const NOTE: &[u8] = b"a note for the next server";
 #[derive(Debug, Default)]
 pub struct Echo {
     pub here: BTreeSet<Conn>,
-    /// No connection is between two requests.
+    /// All connections are in a request: none is at a safe point.
     pub is_busy: bool,
-    /// After so many questions whether a connection is between two requests, none is; `None`: no bound.
+    /// Number of further calls of `is_at_safe_point` that may return true; `None`: no limit.
     pub safe_answers: Cell<Option<u32>>,
-    /// An earlier version, which knows no attachments.
+    /// This is an earlier version, which cannot read attachments.
     pub is_older: bool,
-    /// The number of arrivals, and of those that came back.
+    /// Number of connections that came from the other server.
     pub arrivals: u32,
+    /// Number of connections that came back because their move failed.
     pub returns: u32,
 }
 

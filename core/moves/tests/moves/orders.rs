@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use spillway_handoff::{MoveError, MoveResult};
 use spillway_moves::{OrderError, OrderResult};
+use spillway_wire::switch::ServerId;
 
 use crate::rack::Rack;
 
@@ -27,10 +28,10 @@ fn an_order_ends_after_a_second_without_the_end_of_a_request() {
     rack.order(1, 2).unwrap();
     rack.run(Duration::from_millis(1010));
     assert_eq!(rack.host(1).results, [OrderResult::Busy]);
-    assert_eq!(rack.order(1, 2), Ok(()), "there may be another one");
+    assert_eq!(rack.order(1, 2), Ok(()), "a connection whose order has ended should accept another one");
 }
 
-/// The target is ready, and its packets wait there already.
+/// The target is ready, and buffers the connection's packets already.
 #[test]
 fn a_request_that_begins_before_the_export_stops_the_move_until_it_ends() {
     let mut rack = Rack::new(100);
@@ -62,7 +63,25 @@ fn orders_of_connections_that_end_and_to_unknown_servers_are_refused() {
     assert_eq!(rack.host(1).results, [OrderResult::Closed]);
 }
 
-/// Server 2 is not the original owner: its agent forgets the move without an event.
+#[test]
+fn results_beyond_1024_replace_the_oldest() {
+    let mut rack = Rack::new(100);
+    for unknown_server in [3].into_iter().chain(std::iter::repeat_n(4, 1024)) {
+        rack.order(1, unknown_server).unwrap();
+        let now = rack.now;
+        let host = rack.host(1);
+        host.server.end_turn(&mut host.echo, now);
+    }
+    let targets: Vec<_> = std::iter::from_fn(|| rack.host(1).server.poll_result())
+        .map(|(order, result)| {
+            assert_eq!(result, OrderResult::Refused(MoveError::UnknownServer));
+            order.to
+        })
+        .collect();
+    assert_eq!(targets, vec![Some(ServerId(4)); 1024]);
+}
+
+/// Server 2 is not the original owner, so its agent drops the move without an event.
 #[test]
 fn an_order_ends_when_the_switch_forgets_its_move() {
     let mut rack = Rack::new(100);

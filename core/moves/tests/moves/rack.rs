@@ -122,7 +122,7 @@ pub struct Host {
     pub echo: Echo,
     frames: VecDeque<Vec<u8>>,
     datagrams: VecDeque<Vec<u8>>,
-    /// The device does not take frames: connections do not leave.
+    /// The device does not take frames, so that the server exports no connection.
     pub is_device_busy: bool,
     pub results: Vec<OrderResult>,
 }
@@ -135,12 +135,12 @@ pub struct Rack {
     pub client: Client,
     client_frames: VecDeque<Vec<u8>>,
     pub client_sends: bool,
-    /// Decides which datagrams between servers are lost.
+    /// Whether the next datagram of a server, given by its number, to the other server is lost.
     pub is_lost: Box<dyn FnMut(u8) -> bool>,
 }
 
 impl Rack {
-    /// With an open connection to server 1. `connections_max`: of server 2.
+    /// A rack whose client has an open connection to server 1. `connections_max` limits server 2; server 1 has 100.
     pub fn new(connections_max: u32) -> Rack {
         let now = Time(1_000_000_000);
         let host = |number, connections_max| Host {
@@ -289,7 +289,7 @@ impl Rack {
     }
 }
 
-/// The payload of a datagram.
+/// The payload of a frame's datagram; `None`: the frame has no datagram.
 fn datagram_in(frame: &[u8]) -> Option<Vec<u8>> {
     let (_, packet) = ethernet::Header::parse(frame).ok()?;
     let (ip, _, payload) = ipv4::Header::parse(packet).ok()?;

@@ -11,8 +11,8 @@ use super::settings::MoveLimits;
 
 /// Maximum number of connections that a policy knows; further ones do not move.
 pub const CONNECTIONS_MAX: usize = 16_384;
-/// Time over which the rate of a connection is smoothed. It is short: a policy that sees a step of the load late moves
-/// connections by rates that are still too low, and so too many (`docs/move-policy.md`).
+/// Time over which the rate of a connection is smoothed. After a step of the load, a longer time shows rates that are
+/// still too low, so that the policy moves too many connections (`docs/move-policy.md`).
 const RATE_TIME: Duration = Duration::from_millis(10);
 
 /// A connection, by a number of the caller's choice.
@@ -25,7 +25,7 @@ struct Connection {
     requests: u32,
     /// Requests per second, smoothed.
     rate_per_s: f64,
-    /// The connection stays until then.
+    /// The connection may not move before this time.
     not_before: Time,
     /// The server from which the connection came by a move, and when.
     came_from: Option<(ServerId, Time)>,
@@ -45,7 +45,7 @@ pub(crate) struct Movable {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connections {
     connections: BTreeMap<ConnectionId, Connection>,
-    /// Connections that are unknown because the table was full.
+    /// Number of joins that were ignored because the table was full.
     pub ignored: u64,
 }
 
@@ -126,7 +126,7 @@ impl Connections {
         state.rate_per_s
     }
 
-    /// The move has failed: the connection stays, for a while. Returns whether it was leaving.
+    /// The move has failed: the connection stays for `stay_min` at least. Returns whether it was leaving.
     pub(crate) fn stay(&mut self, now: Time, connection: ConnectionId, limits: &MoveLimits) -> bool {
         let Some(state) = self.connections.get_mut(&connection) else { return false };
         state.not_before = state.not_before.max(now + limits.stay_min);

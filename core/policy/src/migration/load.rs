@@ -1,12 +1,12 @@
-//! A server's own load: one figure for heartbeats, and the cost of a request.
+//! A server's own load, which heartbeats state, and the cost of a request.
 
 use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::load::LOAD_MAX;
 
-/// The largest load that a heartbeat states, and that is accepted from a peer: a queue of ten times the time that
-/// counts as full says no more about the number of moves needed.
+/// The largest load that a heartbeat states, and that is accepted from a peer: ten times the capacity. A longer queue
+/// changes no decision.
 pub const LOAD_REPORTED_MAX: u32 = LOAD_MAX * 10;
 
 /// Weight of a new sample in the smoothed CPU cost of a request.
@@ -17,7 +17,7 @@ const COST_WEIGHT: f64 = 0.1;
 pub struct LoadSample {
     /// CPU use, in millionths of what the server may use.
     pub cpu: u32,
-    /// Time that the requests waited in the server's queues before service: the mean.
+    /// Mean time that the requests waited in the server's queues before service.
     pub queueing: Duration,
     /// Requests served.
     pub served: u32,
@@ -29,21 +29,21 @@ pub(crate) struct OwnLoad {
     queueing_full: Duration,
     last: Option<Time>,
     /// The larger of CPU use and queueing time, as helpers report the largest of their shares.
-    pub figure: f64,
+    pub load: f64,
     /// CPU time of one request, in seconds of the capacity.
     pub cost_s: f64,
 }
 
 impl OwnLoad {
     pub(crate) fn new(queueing_full: Duration) -> OwnLoad {
-        OwnLoad { queueing_full, last: None, figure: 0.0, cost_s: 0.0 }
+        OwnLoad { queueing_full, last: None, load: 0.0, cost_s: 0.0 }
     }
 
     /// Takes a sample. Returns the time since the last one; `None` for the first, which has no known length.
     pub(crate) fn sample(&mut self, now: Time, sample: LoadSample) -> Option<Duration> {
         let cpu = share(sample.cpu.min(LOAD_MAX));
         let queueing = sample.queueing.as_secs_f64() / self.queueing_full.as_secs_f64();
-        self.figure = cpu.max(queueing).min(share(LOAD_REPORTED_MAX));
+        self.load = cpu.max(queueing).min(share(LOAD_REPORTED_MAX));
         let passed = now.since(self.last.replace(now)?);
         if !passed.is_zero() && sample.served > 0 {
             let cost_s = cpu * passed.as_secs_f64() / f64::from(sample.served);
@@ -79,16 +79,16 @@ mod tests {
     }
 
     #[test]
-    fn figure_is_the_larger_of_cpu_and_queueing_time_and_bounded() {
+    fn load_is_the_larger_of_cpu_and_queueing_time_and_bounded() {
         let mut load = OwnLoad::new(Duration::from_millis(1));
-        let mut figure = |cpu, queueing_us| {
+        let mut load_of = |cpu, queueing_us| {
             load.sample(ms(10), LoadSample { cpu, queueing: Duration::from_micros(queueing_us), served: 1 });
-            millionths(load.figure)
+            millionths(load.load)
         };
-        assert_eq!(figure(600_000, 200), 600_000);
-        assert_eq!(figure(600_000, 900), 900_000);
-        assert_eq!(figure(u32::MAX, 0), LOAD_MAX, "CPU use should count up to the capacity");
-        assert_eq!(figure(0, u64::MAX / 1_000_000), LOAD_REPORTED_MAX);
+        assert_eq!(load_of(600_000, 200), 600_000);
+        assert_eq!(load_of(600_000, 900), 900_000);
+        assert_eq!(load_of(u32::MAX, 0), LOAD_MAX, "CPU use should count up to the capacity");
+        assert_eq!(load_of(0, u64::MAX / 1_000_000), LOAD_REPORTED_MAX);
     }
 
     #[test]

@@ -4,6 +4,10 @@
 //! each *look*, about every 10 ms, its rule plans moves: [`Reactive`](MovePolicy::Reactive), the paper's, or
 //! [`Proactive`](MovePolicy::Proactive). Limits that no rule can exceed apply when the moves are made. The operator's
 //! override *off* forbids moves; *on* ignores the thresholds, but not the limits.
+//!
+//! - `settings`: rules, thresholds and limits; `decision`: decisions with their reasons
+//! - `load`: the server's own load; `connections`: rates, and which connections may move; `peers`: the other servers
+//! - `view`: what a rule sees at a look; `reactive`, `proactive`: the rules
 
 mod connections;
 mod decision;
@@ -115,7 +119,7 @@ impl Migration {
         self.connections.leave(connection);
     }
 
-    /// The move of a connection failed: the connection is here, as before.
+    /// The move of a connection failed: the connection stays at this server.
     pub fn not_moved(&mut self, now: Time, connection: ConnectionId) {
         self.failed += u64::from(self.connections.stay(now, connection, &self.settings.limits));
     }
@@ -130,7 +134,7 @@ impl Migration {
         self.peers.heartbeat(now, server, report);
     }
 
-    /// A server is no peer any more.
+    /// Removes a server from the peers.
     pub fn remove_peer(&mut self, server: ServerId) {
         self.peers.remove(server);
     }
@@ -163,7 +167,7 @@ impl Migration {
         let MoveLimits { silent_after, room_percent, .. } = self.settings.limits;
         let (mean, others) = self.peers.mean_with(now, silent_after, demand);
         let view = View {
-            figure: self.own.figure,
+            load: self.own.load,
             demand,
             mean,
             others,
@@ -217,7 +221,7 @@ impl Migration {
     /// The load to state in heartbeats, in millionths of the capacity: the larger of CPU use and queueing time. Beyond
     /// the capacity up to [`LOAD_REPORTED_MAX`].
     pub fn reported_load(&self) -> u32 {
-        millionths(self.own.figure)
+        millionths(self.own.load)
     }
 
     /// Number of connections that the policy knows.

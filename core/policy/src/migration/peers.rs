@@ -14,7 +14,8 @@ pub const PEERS_MAX: usize = 64;
 /// A move counts in the target's expected load until a heartbeat that is later than the move by this time, in which the
 /// target's measurements follow the move.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Maximum number of moves to one server that its heartbeats do not show yet; the server is no target beyond it.
+/// Maximum number of moves to one server that its heartbeats do not show yet: five times those that the default limit of
+/// 1,000 moves a second allows in [`SETTLE`]. Beyond it the server gets no moves.
 const UNSEEN_MAX: usize = 256;
 
 /// What a server's heartbeat states.
@@ -89,7 +90,7 @@ impl Peers {
         self.peers.retain(|peer| peer.server != server);
     }
 
-    /// Servers that are not silent and have room.
+    /// Servers that are not silent, with their room, which may be 0.
     pub(crate) fn candidates(
         &self,
         now: Time,
@@ -104,7 +105,7 @@ impl Peers {
     }
 
     /// The mean of `own` and the loads of all servers that are not silent, and the number of these servers. A load above
-    /// the capacity counts as the capacity: the rest is a backlog, which passes.
+    /// the capacity counts as the capacity: the rest is a backlog, which the server works off without moves.
     pub(crate) fn mean_with(&self, now: Time, silent_after: Duration, own: f64) -> (f64, u32) {
         let loads = self.alive(now, silent_after).map(|peer| peer.expected_load().min(1.0));
         let (sum, count) = loads.fold((own, 1_u32), |(sum, count), load| (sum + load, count + 1));

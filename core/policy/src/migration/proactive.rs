@@ -35,8 +35,7 @@ impl Proactive {
         let ProactiveSettings { excess_start, excess_stop, load_start, load_stop } = self.settings;
         let (excess, load) =
             if self.is_moving { (excess_stop, load_stop) } else { (excess_start, load_start) };
-        let is_above =
-            view.demand - view.mean >= share(excess) && view.demand.max(view.figure) >= share(load);
+        let is_above = view.demand - view.mean >= share(excess) && view.demand.max(view.load) >= share(load);
         view.is_forced || is_above
     }
 
@@ -117,7 +116,7 @@ mod tests {
         };
         let sum = demand + peers.iter().map(|(load, _)| load).sum::<f64>();
         let view = View {
-            figure: demand.min(0.99),
+            load: demand.min(0.99),
             demand,
             mean: sum / (peers.len() + 1) as f64,
             others: peers.len() as u32,
@@ -184,7 +183,7 @@ mod tests {
         let candidates = vec![Candidate { server: ServerId(2), expected_load: 0.0, room: 99 }];
         let movable = || vec![Movable { connection: ConnectionId(1), rate_per_s: 5_000.0, not_to: None }];
         let view = View {
-            figure: 0.4,
+            load: 0.4,
             demand: 0.4,
             mean: 0.2,
             others: 1,

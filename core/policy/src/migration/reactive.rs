@@ -23,7 +23,7 @@ impl Reactive {
     /// probability proportional to its rate, as if it were the one whose request is served at this moment.
     pub(crate) fn plan(&mut self, view: &View<'_>, random: &mut Random) -> Option<Planned> {
         let limit = if self.is_moving { self.settings.load_stop } else { self.settings.load_start };
-        let planned = (view.is_forced || view.figure >= share(limit))
+        let planned = (view.is_forced || view.load >= share(limit))
             .then(|| Self::choose(view, limit, random))
             .flatten();
         self.is_moving = planned.is_some();
@@ -32,13 +32,13 @@ impl Reactive {
 
     fn choose(view: &View<'_>, limit: u32, random: &mut Random) -> Option<Planned> {
         let least = view.candidates.iter().min_by(|a, b| a.expected_load.total_cmp(&b.expected_load))?;
-        if least.room == 0 || least.expected_load >= view.figure {
+        if least.room == 0 || least.expected_load >= view.load {
             return None;
         }
         // The switch chooses the target, so connections stay for which any server is forbidden.
         let mut movable = (view.movable)();
         movable.retain(|movable| movable.not_to.is_none());
-        let load = millionths(view.figure);
+        let load = millionths(view.load);
         let reason = if view.is_forced { Reason::Override { load } } else { Reason::Load { load, limit } };
         let connection = by_rate(&movable, random.unit())?.connection;
         Some(Planned { connection, target: Target::LeastLoaded(least.server), reason })
@@ -75,14 +75,14 @@ mod tests {
 
     fn plan(
         reactive: &mut Reactive,
-        figure: f64,
+        load: f64,
         candidates: &[Candidate],
         connections: &[Movable],
     ) -> Option<Planned> {
         let movable = || connections.to_vec();
         let view = View {
-            figure,
-            demand: figure,
+            load,
+            demand: load,
             mean: 0.5,
             others: 1,
             cost_s: 1e-5,

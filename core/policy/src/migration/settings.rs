@@ -102,7 +102,7 @@ pub struct MoveLimits {
     /// Between two heartbeats of a server, at most this percentage of its free places are used, but at least one. 1 to
     /// 100, default 25.
     pub room_percent: u32,
-    /// A server without a heartbeat for this time counts as silent: it is no target, and not in the mean. 1 ms to 1 h,
+    /// A server without a heartbeat for this time counts as silent: it gets no moves, and is not in the mean. 1 ms to 1 h,
     /// default 200 ms.
     pub silent_after: Duration,
 }

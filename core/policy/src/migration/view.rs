@@ -6,18 +6,20 @@ use super::connections::{ConnectionId, Movable};
 use super::decision::{Reason, Target};
 use super::peers::Candidate;
 
-/// Maximum number of moves that are planned at one look.
+/// Maximum number of moves that are planned at one look: over looks of 10 ms, six times the default limit of 1,000 moves a
+/// second.
 pub(crate) const PLANNED_MAX: usize = 64;
 
 /// The state of a server and its peers at a look. Loads are shares of the capacity.
 pub(crate) struct View<'a> {
     /// The server's load.
-    pub figure: f64,
+    pub load: f64,
     /// The server's demand: the rates of its connections times the cost of a request. Unlike CPU use it exceeds 1 when the
-    /// server cannot keep up, and unlike the load it contains no backlog, which passes.
+    /// server cannot keep up, and unlike the load it does not contain the backlog, which the server works off without moves.
     pub demand: f64,
-    /// Mean of the demand and the loads of the other servers, and their number.
+    /// Mean of this server's demand and the loads of the other servers.
     pub mean: f64,
+    /// Number of other servers in the mean.
     pub others: u32,
     /// CPU time of one request, in seconds of the capacity.
     pub cost_s: f64,

@@ -22,7 +22,7 @@ pub struct Attachment {
 pub enum AttachmentError {
     /// The protocol's name is empty, longer than [`PROTOCOL_BYTES_MAX`], or has other characters than visible ASCII.
     Protocol,
-    /// The attachment would have so many bytes.
+    /// The attachment would have this many bytes, more than [`ATTACHMENT_BYTES_MAX`].
     TooLong(usize),
 }
 
@@ -44,8 +44,8 @@ impl fmt::Display for AttachmentError {
 impl core::error::Error for AttachmentError {}
 
 impl Attachment {
-    /// Bytes in the format of a protocol. The application at the new place must know the protocol by its name, and
-    /// otherwise refuse the connection.
+    /// An attachment in the format of a protocol. The importing application must know the protocol by its name, or refuse
+    /// the connection.
     ///
     /// # Errors
     /// The name or the length is out of bounds.

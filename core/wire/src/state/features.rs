@@ -12,7 +12,7 @@ const NAMES: [(Features, &str); 2] =
 impl Features {
     /// Acknowledgements are held back (PostMan §4.2): an end without this feature would acknowledge bytes too early.
     pub const GATE: Features = Features(1);
-    /// The application has attached bytes, which the application at the new place must get.
+    /// The application has attached bytes, which the importing application must get.
     pub const ATTACHMENT: Features = Features(2);
     /// All features of this version.
     pub const KNOWN: Features = Features(3);

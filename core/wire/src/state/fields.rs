@@ -12,7 +12,7 @@ pub const QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of out-of-order pieces. One range may be exported as two pieces.
 pub const RANGES_MAX: usize = 256;
 
-/// What is written so far. Data stays in the chunks of its owner.
+/// The fields and the data written so far. Data stays in the chunks of its owner.
 pub(super) struct Writer {
     pub(super) fields: Vec<u8>,
     pub(super) data: Chunks,
@@ -173,7 +173,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The same in one chunk: copied if they are in several.
+    /// The bytes of a queue in one chunk: copied if they are in several.
     pub(super) fn data_joined(&mut self, max: usize, what: &'static str) -> Result<Bytes, StateError> {
         let bytes = self.queue(max, what)?;
         bytes.joined(0..bytes.len()).ok_or(StateError::Truncated)

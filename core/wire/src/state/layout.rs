@@ -129,7 +129,7 @@ fn read(fields: &[u8], data: Data<'_>) -> Result<ConnectionState, StateError> {
     if reader.is_empty() { Ok(state) } else { Err(StateError::Length) }
 }
 
-/// XXH3 of all bytes. Those of a single slice are hashed without the hasher's buffer, which costs as much as a small state.
+/// XXH3 of all bytes. Hashes a single slice without the hasher's buffer, whose set-up takes as long as hashing a small state.
 fn checksum<'a>(mut slices: impl Iterator<Item = &'a [u8]>) -> u64 {
     let first = slices.next().unwrap_or_default();
     let Some(second) = slices.next() else { return xxh3_64(first) };

@@ -85,7 +85,7 @@ pub struct Undo {
     pub from: u64,
     /// End of that range.
     pub to: u64,
-    /// Number of retransmissions that the peer has not reported as needless.
+    /// Number of retransmissions that the peer has not reported as duplicates.
     pub open: u32,
     /// Time since the first retransmission was sent, in nanoseconds.
     pub first_age_ns: Option<u64>,

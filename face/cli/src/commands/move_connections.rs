@@ -70,7 +70,7 @@ fn report(outcome: &MoveOutcome) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use spillway_stack_server::MovedConnection;
+    use spillway_stack_server::FailedMove;
 
     use super::*;
 
@@ -85,10 +85,8 @@ mod tests {
 
     #[test]
     fn connections_that_have_not_moved_are_errors() {
-        let failed = MovedConnection {
-            client: "10.0.0.2:40000".parse().unwrap(),
-            why: "the connection has ended".into(),
-        };
+        let failed =
+            FailedMove { client: "10.0.0.2:40000".parse().unwrap(), why: "the connection has ended".into() };
         let report = report(&MoveOutcome { moved: 3, failed: vec![failed] });
         assert_eq!(report.lines, ["3 connections moved"]);
         assert!(report.errors[0].contains("10.0.0.2:40000") && report.errors[0].contains("has ended"));

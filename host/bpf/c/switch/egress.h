@@ -1,5 +1,5 @@
-/* What leaves a host through its interface: the check of rule 4a for the local server's segments of flows whose arbiter is
- * here, and the service's address for those of flows whose arbiter is elsewhere. */
+/* Frames that leave a host through its interface. Rule 4a checks the local server's segments of flows whose arbiter is here;
+ * segments of flows whose arbiter is elsewhere get the service's address as their source. */
 #ifndef SPILLWAY_SWITCH_EGRESS_H
 #define SPILLWAY_SWITCH_EGRESS_H
 
@@ -12,8 +12,8 @@ static __always_inline bool is_local_server(__u32 id)
     return server && server->port == PORT_LOCAL;
 }
 
-/* Writes address and port of a TCP packet's source, with the checksums; false if the system fails. The helper functions of
- * the kernel know whether the interface computes the TCP checksum: then the header has only a part of the sum. */
+/* Writes address and port of a TCP packet's source, with the checksums; false if a helper function of
+ * the kernel fails. These functions take into account whether the interface computes the TCP checksum: then the header has only a part of the sum. */
 static __always_inline bool replace_source(struct __sk_buff *skb, const struct packet *packet, const struct endpoint *to)
 {
     __u32 check = packet->transport + __builtin_offsetof(struct tcp, check);
@@ -63,8 +63,8 @@ __noinline int egress_rule(struct __sk_buff *skb, struct frame *frame)
     if (!frame)
         return PASSED;
     place = place_of(&packet->source, packet->source_port);
-    /* The local server may also send from the address of another server's service, which it then took over: whether it owns
-     * that flow is known to the arbiter only. */
+    /* Segments from another server's address are not checked, even if the local server has taken that address over: only the
+     * other server's arbiter knows the owners of these flows. */
     if (!place || !is_local_server(place->server))
         return PASSED;
     service = place_of(&place->service.address, place->service.port);

@@ -6,15 +6,15 @@
 #include "frame.h"
 #include "table.h"
 
-/* What a packet from a server needs of an entry. */
+/* A copy of the fields of an entry that decide on a packet from a server. */
 struct outbound {
     struct standing standing;
     struct mac original; /* of the original owner */
     bool is_owners;      /* Ethernet address, IP address and TCP port of the source are the owner's */
 };
 
-/* Whether a frame comes from the server with this Ethernet address, which is at its ingress port. Whatever leaves a host
- * through its interface is the local server's. */
+/* Whether a frame comes from the server with this Ethernet address, which is at its ingress port. At the egress of a
+ * host every frame is the local server's. */
 static __always_inline bool is_its_mac(const struct frame *frame, const struct mac *mac)
 {
     return IS_EGRESS || same_mac(&frame->source, mac);

@@ -1,9 +1,9 @@
-//! The tc program at the egress of a server's own interface, in host mode. XDP has no egress: this program sees what the
-//! host's kernel sends.
+//! The tc program at the egress of a server's own interface, in host mode. XDP has no egress: this program sees the frames
+//! that the host's kernel sends.
 //!
-//! The kernel has no link for a filter of tc that could be pinned. A filter stays until somebody removes it, also when the
-//! process ends that has attached it, and anybody with CAP_NET_ADMIN may remove it. So the state is always read from the kernel:
-//! a filter of the switch is at a fixed place (priority and handle), and the programs that may be there are pinned.
+//! The kernel has no link for a filter of tc that could be pinned. A filter stays until it is removed, even if the process
+//! that attached it ends, and any process with CAP_NET_ADMIN can remove it. So the state is always read from the kernel: a
+//! filter of the switch is at a fixed place (priority and handle), and the programs that may be there are pinned.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,8 +18,8 @@ use crate::{BpfError, attach, object};
 /// The program's name in `c/switch_egress.bpf.c`.
 pub(super) const NAME: &str = "spillway_egress";
 
-/// Priority of the filter among those of the interface: filters with lower numbers see a packet before, and hide it from this
-/// one if they do not continue. Not 1, which others use.
+/// Priority of the filter among those of the interface: filters with lower numbers see a packet first, and hide it from this
+/// one if they do not continue. Not 1, which other programs use.
 const PRIORITY: u32 = 7;
 /// Handle of the filter, which distinguishes it from other filters of its priority: "SW".
 const HANDLE: u32 = 0x5357;
@@ -50,8 +50,8 @@ impl Egress {
         Ok(Egress { object, id })
     }
 
-    /// Attaches the program to an interface, in place of an earlier program of the switch, without a packet that passes
-    /// neither. Does nothing if the program is attached there.
+    /// Attaches the program to an interface, in place of an earlier program of the switch. Each packet passes one of
+    /// the two. Does nothing if the program is attached there.
     ///
     /// The caller holds the interface's XDP link, so that no other switch has a filter there.
     pub(super) fn attach(&self, index: u32) -> Result<(), BpfError> {
@@ -88,7 +88,7 @@ impl Egress {
         detach_all(&ids, kept)
     }
 
-    /// Removes the pins of earlier programs, which are attached nowhere any more.
+    /// Removes the pins of earlier programs. They must be detached from all interfaces.
     pub(super) fn forget_others(&self, pins: &Path) -> Result<(), BpfError> {
         forget(pins, |id| id != self.id)
     }
@@ -166,7 +166,7 @@ fn interfaces() -> Result<Vec<u32>, BpfError> {
     let text = fs::read_to_string("/proc/thread-self/net/dev")
         .map_err(libbpf_rs::Error::from)
         .map_err(BpfError::of("cannot list interfaces"))?;
-    // Two lines of titles; then the name before a colon. An interface that has been removed meanwhile has no index.
+    // After two lines of titles, each line has a name before a colon. An interface that has been removed since has no index.
     let names = text.lines().skip(2).filter_map(|line| line.split_once(':'));
     Ok(names.filter_map(|(name, _)| attach::index_of(name.trim()).ok()).map(i32::unsigned_abs).collect())
 }
@@ -176,7 +176,7 @@ fn pinned(pins: &Path) -> Result<BTreeSet<u32>, BpfError> {
     Ok(pin_paths(pins)?.into_iter().map(|(id, _)| id).collect())
 }
 
-/// The pins of programs, with the programs' numbers. The kernel gives no number twice while the program exists.
+/// The pins of programs, with the programs' numbers. The kernel does not reuse a number while its program exists.
 pub(super) fn pin_paths(pins: &Path) -> Result<Vec<(u32, PathBuf)>, BpfError> {
     let failed = || BpfError::of(format!("cannot read the pins in {}", pins.display()));
     let mut paths = Vec::new();
@@ -196,7 +196,7 @@ fn hook(program: BorrowedFd<'_>, index: u32) -> TcHook {
     hook
 }
 
-/// A call that needs no program, though the library's type needs a descriptor.
+/// Makes a call that needs no program. The library's type needs a descriptor nevertheless: that of `/dev/null`.
 fn with_hook<T>(index: u32, call: impl FnOnce(&mut TcHook) -> libbpf_rs::Result<T>) -> libbpf_rs::Result<T> {
     let none = File::open("/dev/null")?;
     call(&mut hook(none.as_fd(), index))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use spillway_stack_server::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-/// Bytes that a client may send ahead. The send buffer of the stack takes all of them.
+/// Bytes that a client may send ahead. The stack's send buffer has room for all of them.
 const WINDOW_BYTES: u32 = 64 * 1024;
 
 /// An echo server. It never keeps bytes of a connection: it grants a client only what the send buffer has room for.
@@ -40,7 +40,7 @@ impl Application for Echo {
             }
             Event::Data { bytes, .. } => {
                 if let Some(granted) = self.granted.get_mut(&conn) {
-                    // Fits: no more bytes arrive than were granted.
+                    // No more bytes arrive than were granted.
                     *granted = granted.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
                 }
                 let sent = out.send(conn, bytes);
@@ -64,7 +64,7 @@ impl Application for Echo {
 }
 
 impl Movable for Echo {
-    /// With the whole window granted, the next server knows what the client may send.
+    /// When the whole window is granted: the next server assumes this, without an attachment.
     fn is_at_safe_point(&self, conn: Conn) -> bool {
         self.granted.get(&conn) == Some(&WINDOW_BYTES)
     }

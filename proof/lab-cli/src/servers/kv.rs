@@ -10,12 +10,12 @@ use super::protocol::{Outcome, Store, VALUE_BYTES_MAX};
 
 /// Bytes that a client may send ahead.
 const WINDOW_BYTES: usize = 64 * 1024;
-/// Bytes of keys and values.
+/// Maximum bytes of all keys and values.
 const STORE_BYTES_MAX: usize = 64 << 20;
-/// A client whose replies wait with this many bytes is not read: longer than the longest value.
+/// While this many bytes of replies wait for a client, its requests are not executed: two of the longest values.
 const REPLY_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
 
-/// The server.
+/// A key-value server: its store, and what it knows of each client.
 #[derive(Debug)]
 pub(crate) struct Kv {
     store: Store,

@@ -1,7 +1,7 @@
 //! Servers on the user-level stack, whose connections move between hosts.
 //!
 //! - `echo`: returns what it receives; `kv`: memcached's text protocol; both are applications without I/O
-//! - `run`: options, and the process around an application
+//! - `protocol`: memcached's requests and the store; `run`: options, and the process around an application
 
 mod echo;
 mod kv;

@@ -17,14 +17,14 @@ pub(crate) struct Store {
     bytes_max: usize,
 }
 
-/// What a request has caused.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// A request of this many bytes was answered.
     Answered(usize),
     /// The request is not complete yet.
     Incomplete,
-    /// The client ends the connection, or breaks the protocol so that the next request cannot be found.
+    /// The connection must be closed: the client has sent `quit`, or the start of the next request cannot be found.
     Close,
 }
 
@@ -48,24 +48,12 @@ impl Store {
         match words.as_slice() {
             [b"get", keys @ ..] if !keys.is_empty() => self.get(keys, reply),
             [b"set", key, flags, _, length, rest @ ..] => {
-                let numbers = number(flags).zip(number(length).map(|length| length as usize));
-                let Some((flags, length)) = numbers.filter(|(_, length)| *length <= VALUE_BYTES_MAX) else {
-                    reply.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
-                    return Outcome::Close;
-                };
-                let Some(data) = input.get(consumed..consumed + length + 2) else {
-                    return Outcome::Incomplete;
-                };
                 let is_silent = rest == [&b"noreply"[..]];
-                let Some(value) = data.strip_suffix(b"\r\n") else {
-                    reply.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
-                    return Outcome::Close;
+                let outcome = self.execute_set([key, flags, length], &input[consumed..], is_silent, reply);
+                return match outcome {
+                    Outcome::Answered(data_bytes) => Outcome::Answered(consumed + data_bytes),
+                    other => other,
                 };
-                let line = self.set(key, flags, value);
-                if !is_silent {
-                    reply.extend_from_slice(line);
-                }
-                return Outcome::Answered(consumed + length + 2);
             }
             [b"delete", key, rest @ ..] => {
                 let line: &[u8] = if self.remove(key) { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" };
@@ -78,6 +66,31 @@ impl Store {
             _ => reply.extend_from_slice(b"ERROR\r\n"),
         }
         Outcome::Answered(consumed)
+    }
+
+    /// Executes `set`. `data` begins with the value; the returned number of bytes includes the value's line end.
+    fn execute_set(
+        &mut self,
+        [key, flags, length]: [&[u8]; 3],
+        data: &[u8],
+        is_silent: bool,
+        reply: &mut Vec<u8>,
+    ) -> Outcome {
+        let numbers = number(flags).zip(number(length).map(|length| length as usize));
+        let Some((flags, length)) = numbers.filter(|(_, length)| *length <= VALUE_BYTES_MAX) else {
+            reply.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
+            return Outcome::Close;
+        };
+        let Some(data) = data.get(..length + 2) else { return Outcome::Incomplete };
+        let Some(value) = data.strip_suffix(b"\r\n") else {
+            reply.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+            return Outcome::Close;
+        };
+        let line = self.set(key, flags, value);
+        if !is_silent {
+            reply.extend_from_slice(line);
+        }
+        Outcome::Answered(data.len())
     }
 
     fn get(&self, keys: &[&[u8]], reply: &mut Vec<u8>) {
@@ -166,7 +179,7 @@ mod tests {
         assert_eq!(run(&mut store, b"set a 0 0 9\r\n123456789\r\nset b 0 0 0\r\n\r\n").0, {
             "STORED\r\nSERVER_ERROR out of memory storing object\r\n"
         });
-        // A new value of the same key takes the place of the old one.
+        // A new value of the same key replaces the old one.
         assert_eq!(run(&mut store, b"set a 0 0 8\r\n12345678\r\nset b 0 0 0\r\n\r\n").0, {
             "STORED\r\nSTORED\r\n"
         });

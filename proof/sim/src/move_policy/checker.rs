@@ -25,7 +25,7 @@ pub enum Check {
     Hysteresis,
     /// The override *off* forbids moves.
     Override,
-    /// A connection is where the policy that moves it knows it, and moves to another server.
+    /// A policy moves only connections that its server has, and only to other servers.
     Owner,
 }
 
@@ -40,6 +40,7 @@ pub type Violation = violations::Violation<Check>;
 
 const SECOND: Duration = Duration::from_secs(1);
 const STAY_MIN: Duration = Duration::from_millis(100);
+const RETURN_MIN: Duration = Duration::from_secs(1);
 /// Three looks without a decision end a server's moves.
 const PAUSE: Duration = Duration::from_millis(30);
 
@@ -50,7 +51,7 @@ struct Arrival {
     at: Time,
 }
 
-/// What a source knows of a target's room.
+/// A target's free places at its last heartbeat, and the moves of a source to it since then.
 #[derive(Clone, Copy, Debug, Default)]
 struct Room {
     free_places: u32,
@@ -63,9 +64,9 @@ pub struct Checker {
     settings: MigrationSettings,
     servers: usize,
     arrivals: Vec<Option<Arrival>>,
-    /// By source: times of all decisions.
+    /// Times of all decisions, by source.
     decided_at: Vec<Vec<Time>>,
-    /// By source and target.
+    /// Room of each target, by source and then by target.
     rooms: Vec<Room>,
     is_forbidden: bool,
     latencies_ns: Vec<u64>,
@@ -137,7 +138,7 @@ impl Checker {
         if stayed < STAY_MIN {
             self.violation(now, Check::Stay, format!("arrived {stayed:.0?} ago: {decision}"));
         }
-        if stayed < SECOND && source == target {
+        if stayed < RETURN_MIN && source == target {
             self.violation(now, Check::Return, format!("came from there {stayed:.0?} ago: {decision}"));
         }
     }
@@ -161,7 +162,7 @@ impl Checker {
         let pause = PAUSE.max(SECOND * 2 / self.settings.limits.moves_per_s_max);
         let last = self.decided_at[source].last();
         if last.is_some_and(|last| now.since(*last) < pause) {
-            return; // moves go on
+            return; // this decision continues earlier moves
         }
         let (above, start) = match (*reason, self.settings.policy) {
             (Reason::Load { load, .. }, MovePolicy::Reactive(reactive)) => (load, reactive.load_start),
@@ -180,7 +181,7 @@ impl Checker {
         }
     }
 
-    /// A connection has arrived at `target`.
+    /// A connection has arrived by a move from `source`.
     pub fn arrived(&mut self, now: Time, connection: usize, source: usize) {
         self.arrivals[connection] = Some(Arrival { source, at: now });
     }

@@ -13,9 +13,9 @@ use crate::rng::Rng;
 pub(super) struct Connection {
     /// The server that has the connection, or had it before the move that is under way.
     pub server: usize,
-    /// Where the connection moves to, when it leaves the server.
+    /// The target of a move that has been decided.
     pub leaves_for: Option<usize>,
-    /// The connection has left its server: requests that wait for the target's import.
+    /// Requests that wait for the target's import; `None`: the connection is at its server.
     pub in_transit: Option<VecDeque<Job>>,
     /// Draws the arrivals and the CPU times, the same with each policy.
     arrivals: Rng,
@@ -42,6 +42,7 @@ impl Connection {
         None
     }
 
+    /// Draws the CPU time of a request.
     pub fn draw_service(&mut self) -> Duration {
         SERVICE_MEAN.mul_f64(self.exponential())
     }

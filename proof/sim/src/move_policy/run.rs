@@ -43,7 +43,7 @@ impl PolicyName {
     }
 }
 
-/// What to run.
+/// The load, the policy and the faults of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunSettings {
     /// The load.
@@ -61,9 +61,9 @@ pub struct RunSettings {
 pub struct Report {
     /// Seed that replays the run.
     pub seed: u64,
-    /// Policy.
+    /// The policy of the run.
     pub policy: PolicyName,
-    /// Load.
+    /// The load of the run.
     pub scenario: Scenario,
     /// Number of servers.
     pub servers: usize,
@@ -71,7 +71,7 @@ pub struct Report {
     pub requests: u64,
     /// p99 of their latencies, µs.
     pub p99_us: f64,
-    /// Moves.
+    /// Moves that were decided and not refused.
     pub moves: u64,
     /// Moves that were refused.
     pub refused: u64,
@@ -92,7 +92,7 @@ pub fn run_with_trace(seed: u64, settings: RunSettings) -> (Report, Vec<String>)
 }
 
 fn run_world(seed: u64, settings: RunSettings, has_log: bool) -> (Report, Vec<String>) {
-    // "moves" in ASCII. It makes other simulations draw other numbers from the same seed.
+    // "moves" in ASCII: other simulations draw other numbers from the same seed.
     let mut rng = Rng::new(seed ^ 0x6d_6f76_6573);
     let plan = Plan::draw(&mut rng, settings.scenario, settings.has_tight_limits);
     let servers = plan.servers;

@@ -31,11 +31,15 @@ pub(super) struct Server {
     pub connections: u32,
     queue: VecDeque<(Time, Job)>,
     in_service: Option<Job>,
-    /// CPU time, sum of queueing times, and requests whose service has begun and ended, since the last look.
+    /// CPU time of the jobs that began since the last look.
     busy: Duration,
+    /// Sum of the queueing times of the requests that began since the last look.
     queueing: Duration,
+    /// Requests whose service began since the last look.
     begun: u32,
+    /// Requests whose service ended since the last look.
     served: u32,
+    /// Time of the last look.
     looked_at: Time,
 }
 

@@ -62,7 +62,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// `settings`: of the policies, as they should be; `None` without policies.
+    /// `settings`: those of the policies before the planted fault changes them; `None`: no policies.
     pub fn new(
         mut rng: Rng,
         plan: Plan,

@@ -13,15 +13,17 @@ const CHECK_ONE_IN: u64 = 8;
 /// In one move in five the state lacks what a kernel does not reveal.
 const HIDE_ONE_IN: u64 = 5;
 
+/// How often connections move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     Never,
-    /// After every frame of the connection.
+    /// Each connection moves after each of its frames.
     Always,
-    /// After this many frames of a thousand, a random connection.
+    /// After this many of a thousand frames, a random connection moves.
     Sometimes(u64),
 }
 
+/// Draws the moves of a host, and counts them.
 #[derive(Debug)]
 pub(crate) struct Moves {
     when: When,
@@ -51,7 +53,8 @@ impl Moves {
         Moves { when, rng, planted, moves_until_fault, imports_max, exported, made, returned, in_place }
     }
 
-    /// Stops all moves: a connection that keeps moving loses its probe count, and never detects a dead peer.
+    /// Stops all moves. Each import resets the number of probes, so that a connection that keeps moving never detects a dead
+    /// peer.
     pub(crate) fn end(&mut self) {
         self.when = When::Never;
     }
@@ -73,7 +76,7 @@ impl Moves {
         }
     }
 
-    /// Whether the connection of a service now moves to another server; otherwise it is exported and imported in place.
+    /// Draws whether a service's connection moves to another server. Otherwise it is exported and imported in place.
     pub(super) fn leaves(&mut self) -> bool {
         self.rng.chance(1, 2)
     }
@@ -84,7 +87,7 @@ impl Moves {
         is_named.then(|| self.rng.pick(others))
     }
 
-    /// Maximum number of connections of a server that still imports.
+    /// A server with this many connections imports none.
     pub(super) fn imports_max(&self) -> usize {
         self.imports_max
     }

@@ -17,6 +17,7 @@ use super::planted_fault::PlantedFault;
 use super::rack::Rack;
 use super::transit::Transit;
 
+/// Maximum number of fields in the text about the differences of two states.
 const DIFFERENCES_MAX: usize = 8;
 
 impl Rack {
@@ -89,7 +90,7 @@ impl Rack {
         Ok(())
     }
 
-    /// Does what the agents ask for.
+    /// Handles all events of the agents.
     pub(super) fn run_agents<A: Application>(&mut self, application: &mut A, now: Time) {
         while let Some((index, event)) = self.next_agent_event() {
             self.handle_agent_event(application, now, index, event);
@@ -224,7 +225,7 @@ impl Rack {
             Err(why) => {
                 return self
                     .violations
-                    .push(format!("server {index} owns {flow:?}, but imports it not: {why}"));
+                    .push(format!("server {index} owns {flow:?}, but does not import it: {why}"));
             }
         };
         self.names.put(name, Handle { server: index, conn });
@@ -277,7 +278,7 @@ impl Rack {
             }
             return;
         };
-        // A connection that has just ended reports that itself.
+        // If the connection has just ended, the stack's event reports the end.
         if self.export(now, handle).is_ok() {
             self.lose(application, now, flow, Loss::Protocol(cause));
         }
@@ -362,9 +363,10 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
             before.first_age_ns.iter_mut().for_each(clamp_age);
         }
     }
-    if exported == imported {
-        return Ok(());
-    }
+    if exported == imported { Ok(()) } else { Err(differences(&exported, &imported)) }
+}
+
+fn differences(exported: &ConnectionState, imported: &ConnectionState) -> String {
     let (exported, imported) = (format!("{exported:#?}"), format!("{imported:#?}"));
     let differences: Vec<String> = exported
         .lines()
@@ -373,5 +375,5 @@ fn compare_states(exported: &ConnectionState, imported: &ConnectionState, now: T
         .take(DIFFERENCES_MAX)
         .map(|(exported, imported)| format!("{} exported, {} imported", exported.trim(), imported.trim()))
         .collect();
-    Err(format!("another state has arrived: {}", differences.join("; ")))
+    format!("another state has arrived: {}", differences.join("; "))
 }
