@@ -34,7 +34,7 @@ mod settings;
 mod test_flow;
 mod transfer;
 
-pub use agent::{Agent, Counters};
+pub use agent::{Agent, Counters, PeerLoad};
 pub use event::{Cause, Event, MoveError, MoveResult, Sorted, Transmit};
 pub use migration::MoveTimes;
 pub use settings::{Limits, Peer, Service, Settings};

@@ -4,6 +4,7 @@
 //! - `server`: [`Server`] has the verbs of a driver, in turns as those of [`spillway_tcp::drive`]
 //! - `application`: what an application adds to an [`Application`](spillway_transport::Application): [`Movable`]
 //! - `connections`: the stack, and the flows of its connections: the application's transport
+//! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
 //! - `orders`: moves that wait until the application's request has ended
 //! - `ends`: the addresses and ports of a frame
 #![no_std]
@@ -18,11 +19,19 @@ extern crate alloc;
 mod application;
 mod connections;
 mod ends;
+mod meter;
 mod orders;
+mod policy;
 mod server;
 
 pub use application::{Arrival, Movable};
 pub use connections::Connections;
+pub use meter::Meter;
 pub use orders::{Order, OrderError, OrderResult};
+pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};
+pub use spillway_policy::migration::{
+    Decision, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
+};
+pub use spillway_policy::{OutOfBounds, Override};
 pub use spillway_wire::state::{Attachment, AttachmentError};

@@ -4,9 +4,12 @@ mod drive;
 mod events;
 mod moving;
 
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
+use core::time::Duration;
 
 use spillway_handoff::{Agent, Transmit};
+use spillway_policy::migration::Decision;
+use spillway_policy::{OutOfBounds, Override};
 use spillway_tcp::Stack;
 use spillway_transport::{Conn, Time};
 use spillway_wire::switch::{Endpoint, Flow, ServerId};
@@ -15,6 +18,7 @@ use crate::application::Movable;
 use crate::connections::Connections;
 use crate::ends::Ends;
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
+use crate::policy::{DecisionCounts, Policy, PolicySettings};
 
 /// Maximum number of results that wait for [`Server::poll_result`]: one for each order. Beyond it the oldest is dropped.
 const RESULTS_MAX: usize = ORDERS_MAX;
@@ -39,8 +43,11 @@ pub struct Server {
     orders: Orders,
     /// Flows that the agent exports when all frames have been sent.
     exports: VecDeque<Flow>,
-    /// Flows whose states were checked: a place is reserved for the connection of each.
-    reserved: BTreeSet<Flow>,
+    /// Flows whose states were checked, with their sources: a place is reserved for the connection of each.
+    reserved: BTreeMap<Flow, Option<ServerId>>,
+    policy: Policy,
+    /// Requests since the last look at the load.
+    served: u32,
     results: VecDeque<(Order, OrderResult)>,
     counters: Counters,
 }
@@ -80,7 +87,9 @@ impl Server {
             connections_max,
             orders: Orders::default(),
             exports: VecDeque::new(),
-            reserved: BTreeSet::new(),
+            reserved: BTreeMap::new(),
+            policy: Policy::none(),
+            served: 0,
             results: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -131,13 +140,56 @@ impl Server {
         self.orders.add(order)
     }
 
+    /// From now on a policy orders moves, too. It needs an agent, which asks the switch for the loads of the other servers.
+    /// Connections that are here already do not move by it. `seed` must differ between servers.
+    ///
+    /// # Errors
+    /// A setting is out of its bounds.
+    pub fn set_policy(&mut self, settings: PolicySettings, seed: u64) -> Result<(), OutOfBounds> {
+        self.policy = Policy::new(settings, seed)?;
+        self.with_agent(Agent::watch_loads);
+        Ok(())
+    }
+
+    /// Whether a policy orders moves.
+    pub fn has_policy(&self) -> bool {
+        self.policy.is_active()
+    }
+
+    /// Overrides the policy, for the time `lasts` or without limit: *off* forbids its moves, *on* ignores its thresholds, but
+    /// not its limits. Without a policy nothing changes.
+    pub fn set_override(&mut self, now: Time, manual_override: Override, lasts: Option<Duration>) {
+        self.policy.set_override(now, manual_override, lasts);
+    }
+
+    /// The override in force.
+    pub fn manual_override(&self, now: Time) -> Override {
+        self.policy.manual_override(now)
+    }
+
+    /// The load that heartbeats state, in millionths of the capacity.
+    pub fn load(&self) -> u32 {
+        self.policy.load()
+    }
+
+    /// The policy's decisions, by reason and outcome.
+    pub fn decision_counts(&self) -> DecisionCounts {
+        self.policy.counts()
+    }
+
+    /// The next move that the policy has ordered, with its reason: for the log.
+    pub fn poll_decision(&mut self) -> Option<(Flow, Decision)> {
+        self.policy.poll_report()
+    }
+
     /// The next order that has ended.
     pub fn poll_result(&mut self) -> Option<(Order, OrderResult)> {
         self.results.pop_front()
     }
 
-    fn end_order(&mut self, flow: &Flow, result: OrderResult) {
+    fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {
         if let Some(order) = self.orders.end(flow) {
+            self.policy.not_moved(now, flow);
             if self.results.len() == RESULTS_MAX {
                 self.results.pop_front();
             }
@@ -180,6 +232,7 @@ impl Server {
     pub fn poll_timeout<A: Movable>(&self, application: &A) -> Option<Time> {
         let own = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
         let others = [application.poll_timeout(), self.agent.as_ref().map(Agent::poll_timeout)];
-        own.into_iter().chain(others).flatten().min()
+        let policy = self.policy.poll_timeout();
+        own.into_iter().chain(others).flatten().chain(policy).min()
     }
 }

@@ -26,7 +26,7 @@ mod lots;
 mod relief_override;
 mod shedding;
 
-pub use activation::{Activation, ActivationSettings, Carrier, Member, Order};
+pub use activation::{Activation, ActivationSettings, Carrier, Member, Order, OutOfBounds};
 pub use choice::{Choice, Decision, HELPERS_ASKED_DEFAULT, HELPERS_ASKED_MAX};
 pub use gauge::{Capacity, Gauge, Usage};
 pub use release::{Release, ReleaseSettings, Sample};

@@ -26,6 +26,7 @@ use support::{Client, eventually, value_of};
 
 const CONNECTIONS: usize = 8;
 const ROUNDS: usize = 10;
+const POLICY_CONNECTIONS: usize = 32;
 
 #[test]
 fn connections_move_back_and_forth_under_load_and_nothing_is_lost() {
@@ -92,6 +93,47 @@ fn all_connections_move_back_and_forth_at_once() {
     scene.close();
 }
 
+/// No order: the policy of the server at which all connections begin moves some of them. How much load the clients cause
+/// depends on the machine, so the override *on* replaces the thresholds, and the policy is the one that then needs no other
+/// load than one above the other server's.
+#[test]
+fn the_policy_alone_moves_connections_and_nothing_is_lost() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start_with_policy(&scene, "echo", "reactive");
+    // Until all connections are there.
+    assert_eq!(servers.set_override("a", "off")["override"], "off");
+    servers.set_override("b", "off");
+    let clients = Clients::start(&scene.client, scene.service(), POLICY_CONNECTIONS);
+    clients.wait_for_replies();
+    let a = servers.status("a");
+    assert_eq!(a["connections"], POLICY_CONNECTIONS, "{a}");
+    assert_eq!((&a["policy"]["name"], &a["moves"]["moved"]), (&"reactive".into(), &0.into()), "{a}");
+    servers.set_override("a", "on");
+    eventually("the policy moves connections", || servers.status("b")["connections"].as_u64() >= Some(2));
+    servers.set_override("a", "auto");
+    clients.wait_for_replies();
+    servers.set_override("a", "off");
+    // Moves that were ordered before the override end.
+    let moves = || ["a", "b"].map(|name| servers.status(name)["moves"].clone());
+    eventually("no move is under way", || {
+        let [a, b] = moves();
+        a["moved"] == b["imported"]
+    });
+    clients.wait_for_replies();
+    let [a, b] = ["a", "b"].map(|name| servers.status(name));
+    let ordered = ["load", "above_mean", "override_on"].map(|reason| a["policy"][reason].as_u64().unwrap());
+    assert!(ordered.iter().sum::<u64>() >= a["moves"]["moved"].as_u64().unwrap(), "{a}");
+    assert!(a["policy"]["load_ppm"].as_u64() > Some(0), "{a}");
+    assert_eq!(b["moves"]["moved"], 0, "{b}");
+    assert_eq!(servers.lost(), 0, "{a}\n{b}");
+    let figures = clients.stop();
+    println!("ordered {ordered:?}, {} moves, {} requests", a["moves"]["moved"], figures.requests);
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
 /// A server without a switch's answer, and orders that cannot be carried out.
 #[test]
 fn orders_that_cannot_be_carried_out_are_refused_with_a_reason() {
@@ -116,6 +158,7 @@ fn orders_that_cannot_be_carried_out_are_refused_with_a_reason() {
             .contains("does not have the connection")
     );
     assert!(refused("a", &["move", "kv", "--connection", &text, "--to", "a"]).contains("does not own"));
+    assert!(refused("a", &["move", "kv", "--override", "on"]).contains("no policy to override"));
 
     // Each server has its own store: the reply shows where the connection is.
     assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));

@@ -17,6 +17,8 @@ pub(crate) struct About {
     pub(crate) mode: Mode,
     /// This server's name among its peers; `None` if no connection moves.
     pub(crate) own: Option<String>,
+    /// Name of the policy for moves.
+    pub(crate) policy: &'static str,
     peers: Vec<PeerServer>,
 }
 
@@ -34,6 +36,11 @@ impl About {
             place,
             mode,
             own: own.map(|own| own.name),
+            policy: settings
+                .moves
+                .as_ref()
+                .and_then(|moves| moves.policy)
+                .map_or("none", |policy| policy.name()),
             peers: settings.moves.as_ref().map(|moves| moves.peers.clone()).unwrap_or_default(),
         }
     }

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
 use spillway_metrics::{Declared, Exposition};
-use spillway_moves::Movable;
+use spillway_moves::{Movable, Override};
 
 use crate::remote::Remote;
-use crate::status::ServerStatus;
+use crate::status::{PolicyStatus, ServerStatus};
 
 /// Timeout of a request: more than the 2 s for the server's thread and the 5 s for the results of moves (`remote`).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,6 +33,16 @@ pub enum Request {
         /// The server that gets them; `None`: the least loaded one.
         #[serde(default)]
         to: Option<String>,
+    },
+    /// Override the policy for moves: answered with the [`PolicyStatus`] after it.
+    MoveOverride {
+        /// The service's name.
+        service: String,
+        /// `auto`, `on` or `off`.
+        manual_override: String,
+        /// Time after which the override becomes `auto` again; without limit if not given.
+        #[serde(default)]
+        lasts_ms: Option<u64>,
     },
     /// Always refused, because helpers do not relieve this server. `spillway relief` sends this to every program of a host.
     Relief {
@@ -86,16 +96,35 @@ impl<A: Movable + 'static> Control<A> {
         self.0.status().map_err(|error| error.to_string())
     }
 
+    fn check_service(&self, service: &str) -> Result<(), String> {
+        let name = &self.0.about().name;
+        if service == name { Ok(()) } else { Err(unknown_service(service, &format!("there is: {name}"))) }
+    }
+
+    fn set_override(
+        &self,
+        service: &str,
+        manual_override: &str,
+        lasts_ms: Option<u64>,
+    ) -> Result<PolicyStatus, String> {
+        self.check_service(service)?;
+        let parsed: Override = manual_override
+            .parse()
+            .map_err(|_| format!("override {manual_override:?}: expected auto, on or off"))?;
+        self.0
+            .set_override(parsed, lasts_ms.map(Duration::from_millis))
+            .map_err(|error| error.to_string())?;
+        tracing::info!(service, manual_override, "override of the policy for moves set");
+        self.status().map(|status| status.policy)
+    }
+
     fn migrate(
         &self,
         service: &str,
         connection: Option<SocketAddr>,
         to: Option<&str>,
     ) -> Result<MoveOutcome, String> {
-        let name = &self.0.about().name;
-        if service != name {
-            return Err(unknown_service(service, &format!("there is: {name}")));
-        }
+        self.check_service(service)?;
         let results = self.0.migrate_all(connection, to).map_err(|error| error.to_string())?;
         let mut outcome = MoveOutcome::default();
         for (client, result) in results {
@@ -115,7 +144,7 @@ impl<A: Movable + 'static> Answers for Control<A> {
     fn needs(request: &Request) -> Rights {
         match request {
             Request::Status {} => Rights::Read,
-            Request::Move { .. } | Request::Relief { .. } => Rights::Operate,
+            Request::Move { .. } | Request::MoveOverride { .. } | Request::Relief { .. } => Rights::Operate,
         }
     }
 
@@ -124,6 +153,9 @@ impl<A: Movable + 'static> Answers for Control<A> {
             Request::Status {} => self.status().map(|status| json!(status)),
             Request::Move { service, connection, to } => {
                 self.migrate(&service, connection, to.as_deref()).map(|outcome| json!(outcome))
+            }
+            Request::MoveOverride { service, manual_override, lasts_ms } => {
+                self.set_override(&service, &manual_override, lasts_ms).map(|policy| json!(policy))
             }
             Request::Relief { service, .. } => {
                 Err(unknown_service(&service, "a server on the user-level stack has no helped clients"))
@@ -146,7 +178,7 @@ impl<A: Movable + 'static> Answers for Control<A> {
     }
 }
 
-const METRICS: [Declared<ServerStatus>; 2] = [
+const METRICS: [Declared<ServerStatus>; 5] = [
     Declared::gauge(
         "spillway_stack_server_connections",
         &[],
@@ -172,6 +204,34 @@ const METRICS: [Declared<ServerStatus>; 2] = [
             ] {
                 out.count(&[result], count);
             }
+        },
+    ),
+    Declared::gauge(
+        "spillway_stack_server_load_ppm",
+        &[],
+        "Load, in millionths of the capacity.",
+        |status, out| {
+            out.count(&[], u64::from(status.policy.load_ppm));
+        },
+    ),
+    Declared::counter(
+        "spillway_stack_server_policy_moves_total",
+        &["reason"],
+        "Moves that the policy has ordered, by reason.",
+        |status, out| {
+            let policy = &status.policy;
+            out.count(&["load"], policy.load);
+            out.count(&["above_mean"], policy.above_mean);
+            out.count(&["override"], policy.override_on);
+        },
+    ),
+    Declared::counter(
+        "spillway_stack_server_policy_refusals_total",
+        &["reason"],
+        "Moves of the policy that failed, or that a limit forbade.",
+        |status, out| {
+            out.count(&["failed"], status.policy.failed);
+            out.count(&["limit"], status.policy.forbidden);
         },
     ),
 ];

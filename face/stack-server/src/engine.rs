@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_moves::{Movable, Order, OrderResult, Server};
+use spillway_metrics::process::thread_cpu;
+use spillway_moves::{Decision, Meter, Movable, Order, OrderResult, Server, Target};
 use spillway_net::{Clock, Mailbox};
 use spillway_transport::Time;
+use spillway_wire::switch::Flow;
 use spillway_xdp::{BATCH_FRAMES, Device, Driver, Endpoint, Endpoints, Queues, Turn};
 use tracing::{info, warn};
 
@@ -55,7 +57,16 @@ impl<A: Movable + 'static> Engine<A> {
         let datagrams = settings.moves.as_ref().zip(own.as_ref());
         let datagrams = datagrams.map(|(moves, own)| Datagrams::open(moves, own)).transpose()?;
         let about = About::new(settings, own, place, mode);
-        let station = Station { server, application, kernel, datagrams, read_at: Time::ZERO, error: None };
+        let station = Station {
+            server,
+            application,
+            kernel,
+            datagrams,
+            read_at: Time::ZERO,
+            error: None,
+            meter: Meter::new(clock.now(), thread_cpu()),
+            frames: 0,
+        };
         Ok(Engine {
             driver: Driver::new(Queues::new(sockets)),
             station,
@@ -100,11 +111,23 @@ impl<A: Movable + 'static> Engine<A> {
         }
         let turn = self.driver.turn(now, &mut self.station)?;
         self.station.finish_turn(now, !self.driver.device().has_unsent());
+        while let Some((flow, decision)) = self.station.server.poll_decision() {
+            self.report_decision(&flow, &decision);
+        }
         while let Some((order, result)) = self.station.server.poll_result() {
             self.report(&order, result);
         }
         let error = self.station.error.take().or_else(|| self.station.kernel.take_error());
         error.map_or(Ok(turn), Err)
+    }
+
+    fn report_decision(&self, flow: &Flow, decision: &Decision) {
+        let to = match decision.target {
+            Target::LeastLoaded(_) => None,
+            Target::Server(server) => Some(server),
+        };
+        let (client, to, reason) = (flow.client(), self.about.name_of(to), decision.reason);
+        info!(%client, to, %reason, "policy moves connection");
     }
 
     fn report(&self, order: &Order, result: OrderResult) {
@@ -122,10 +145,12 @@ impl<A: Movable + 'static> Engine<A> {
         let timeout = [due, exports].into_iter().flatten().min();
         let wakes: Vec<BorrowedFd<'_>> =
             std::iter::once(self.mailbox.as_fd()).chain(self.station.wakes()).collect();
-        if self.driver.device_mut().wait(timeout, &wakes)? {
+        let is_woken = self.driver.device_mut().wait(timeout, &wakes)?;
+        if is_woken {
             self.mailbox.clear_wake();
             self.station.handle_wake();
         }
+        self.station.meter.record_waited(self.clock.now());
         Ok(())
     }
 

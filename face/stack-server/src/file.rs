@@ -6,6 +6,7 @@
 //! key_file = "a.key"                # `key_file` of this server in the switch's configuration
 //! peers_key_file = "peers.key"      # the same key on all servers
 //! owner_timeout = "1s"              # as in the switch's configuration
+//! policy = "proactive"              # none, reactive or proactive
 //!
 //! [[moves.peer]]                    # one for each server, this one included
 //! name = "a"
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use spillway_keys::read_key_file;
+use spillway_moves::{MovePolicy, ProactiveSettings, ReactiveSettings};
 use spillway_values::{parse_duration, parse_mac};
 use spillway_wire::switch::ServerId;
 
@@ -52,8 +54,30 @@ struct Section {
     key_file: Option<PathBuf>,
     peers_key_file: PathBuf,
     owner_timeout: Option<String>,
+    #[serde(default)]
+    policy: PolicyName,
     #[serde(default, rename = "peer")]
     peers: Vec<Peer>,
+}
+
+/// The values of `policy`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PolicyName {
+    #[default]
+    None,
+    Reactive,
+    Proactive,
+}
+
+impl PolicyName {
+    fn policy(self) -> Option<MovePolicy> {
+        match self {
+            PolicyName::None => None,
+            PolicyName::Reactive => Some(MovePolicy::Reactive(ReactiveSettings::default())),
+            PolicyName::Proactive => Some(MovePolicy::Proactive(ProactiveSettings::default())),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -115,6 +139,7 @@ impl MovesFile {
             peers_key: read_key_file(directory.join(&section.peers_key_file)).map_err(EngineError::Key)?,
             peers: section.peers.iter().map(peer).collect::<Result<_, _>>().map_err(error)?,
             owner_timeout,
+            policy: section.policy.policy(),
         })
     }
 }
@@ -154,6 +179,7 @@ mod tests {
         let cases = [
             (format!("{HEAD}{}colour = 1\n", peer("a", 1)), "line 9"),
             (format!("{HEAD}{}", peer("a", 256)), "line 5"),
+            (format!("{HEAD}policy = \"eager\"\n"), "line 3"),
             ("[moves]\n".to_owned(), "peers_key_file"),
             ("[helper]\n".to_owned(), "moves"),
         ];
@@ -163,6 +189,15 @@ mod tests {
         }
         let many: String = (0..=PEERS_MAX).map(|number| peer(&format!("s{number}"), 1)).collect();
         assert!(parse(&format!("{HEAD}{many}")).unwrap_err().contains("at most 255"));
+    }
+
+    #[test]
+    fn policies_have_the_names_of_their_rules() {
+        let policy = |text: &str| parse(&format!("{HEAD}{text}")).unwrap().section.policy.policy();
+        assert_eq!((policy(""), policy("policy = \"none\"")), (None, None));
+        for name in ["reactive", "proactive"] {
+            assert_eq!(policy(&format!("policy = \"{name}\"")).unwrap().name(), name);
+        }
     }
 
     #[test]

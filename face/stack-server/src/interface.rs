@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use spillway_bpf::{AddressRule, Mode};
 use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings};
-use spillway_moves::Server;
+use spillway_moves::{PolicySettings, Server};
 use spillway_net::Clock;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Listener, OwnAddress, Resolver, Settings, Stack};
@@ -21,6 +21,8 @@ use crate::settings::{EngineSettings, MoveSettings, PeerServer};
 
 /// Heartbeats in each `owner_timeout`. The agent becomes mute after half of that time without an answer.
 const HEARTBEATS_PER_TIMEOUT: u32 = 10;
+/// Maximum interval of heartbeats with a policy: the others decide by the load that they state.
+const HEARTBEAT_INTERVAL_MAX: Duration = Duration::from_millis(10);
 /// Time from the end of a connection until its flow is released at the switch. The last segments may be retransmitted in
 /// this time.
 const RELEASE_AFTER: Duration = Duration::from_secs(5);
@@ -70,13 +72,15 @@ pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, E
     stack.set_listening(0, place == settings.service);
     let agent = settings.moves.as_ref().zip(own.as_ref());
     let agent = agent.map(|(moves, own)| agent_of(settings, moves, own, clock.now())).transpose()?;
+    let mut server = Server::new(stack, agent, [settings.service.into()]);
+    set_policy(&mut server, settings)?;
     let kernel = KernelSide::open(&interface).map_err(EngineError::Host)?;
     let lease = endpoints.lease(place).map_err(EngineError::Program)?;
     Ok(Opened {
         sockets,
         endpoints,
         kernel,
-        server: Server::new(stack, agent, [settings.service.into()]),
+        server,
         held: Held { _lease: lease, _reserved: reserved },
         place,
         mode,
@@ -146,13 +150,28 @@ fn agent_of(
             mac: own.mac,
             services: vec![service],
             peers: moves.peers.iter().map(|peer| Peer { id: peer.id, mac: peer.mac }).collect(),
-            heartbeat: moves.owner_timeout / HEARTBEATS_PER_TIMEOUT,
+            heartbeat: heartbeat(moves),
             owner_timeout: moves.owner_timeout,
             times: MoveTimes::default(),
             time_wait: RELEASE_AFTER,
             limits: Limits::default(),
         },
     ))
+}
+
+fn heartbeat(moves: &MoveSettings) -> Duration {
+    let longest = moves.owner_timeout / HEARTBEATS_PER_TIMEOUT;
+    if moves.policy.is_some() { longest.min(HEARTBEAT_INTERVAL_MAX) } else { longest }
+}
+
+fn set_policy(server: &mut Server, settings: &EngineSettings) -> Result<(), EngineError> {
+    let Some(policy) = settings.moves.as_ref().and_then(|moves| moves.policy) else { return Ok(()) };
+    let mut seed = [0; 8];
+    random(&mut seed)?;
+    let settings = PolicySettings { policy, ..PolicySettings::default() };
+    server
+        .set_policy(settings, u64::from_ne_bytes(seed))
+        .map_err(|error| EngineError::Settings(error.to_string()))
 }
 
 fn fresh_run() -> Result<Run, EngineError> {

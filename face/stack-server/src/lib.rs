@@ -35,6 +35,8 @@ pub use file::MovesFile;
 pub use process::{ProcessSettings, run};
 pub use remote::{MoveFailure, Remote};
 pub use settings::{EngineSettings, MoveSettings, PeerServer};
-pub use spillway_moves::{Arrival, Attachment, AttachmentError, Movable, OrderError, OrderResult};
+pub use spillway_moves::{
+    Arrival, Attachment, AttachmentError, Movable, MovePolicy, OrderError, OrderResult, Override,
+};
 pub use spillway_wire::switch::ServerId;
-pub use status::{MoveCounts, ServerStatus};
+pub use status::{MoveCounts, PolicyStatus, ServerStatus};

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use spillway_moves::{Movable, Order, OrderError, OrderResult, Server};
+use spillway_moves::{Movable, Order, OrderError, OrderResult, Override, Server};
 use spillway_net::Unreachable;
 use spillway_wire::switch::Flow;
 
@@ -46,6 +46,8 @@ impl Waiters {
 pub enum MoveFailure {
     /// No server has this name.
     UnknownServer,
+    /// The server has no policy.
+    NoPolicy,
     /// The order was refused.
     Order(OrderError),
     /// The order has ended, but not as a move.
@@ -60,6 +62,9 @@ impl fmt::Display for MoveFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MoveFailure::UnknownServer => f.write_str("no server has this name: see [[moves.peer]]"),
+            MoveFailure::NoPolicy => f.write_str(
+                "the server has no policy to override: set `policy` in [moves] and start it again",
+            ),
             MoveFailure::Order(error) => error.fmt(f),
             MoveFailure::Result(OrderResult::Ended(result)) => write!(f, "the move ended as {result:?}"),
             MoveFailure::Result(OrderResult::Refused(error)) => error.fmt(f),
@@ -163,13 +168,33 @@ impl<A: Movable + 'static> Remote<A> {
         Ok(results)
     }
 
+    /// Overrides the server's policy, for the time `lasts` or without limit.
+    ///
+    /// # Errors
+    /// The server has no policy, or its thread does not answer.
+    pub fn set_override(
+        &self,
+        manual_override: Override,
+        lasts: Option<Duration>,
+    ) -> Result<(), MoveFailure> {
+        let set = move |now, _: &mut A, server: &mut Server| {
+            server.set_override(now, manual_override, lasts);
+            server.has_policy()
+        };
+        let has_policy = self
+            .thread
+            .run_and_wait_timeout(THREAD_TIMEOUT, set)
+            .map_err(|Unreachable| MoveFailure::Unreachable)?;
+        if has_policy { Ok(()) } else { Err(MoveFailure::NoPolicy) }
+    }
+
     /// The server's status.
     ///
     /// # Errors
     /// The thread does not answer.
     pub fn status(&self) -> Result<ServerStatus, MoveFailure> {
         let about = Arc::clone(&self.about);
-        let status = move |_, _: &mut A, server: &mut Server| ServerStatus::of(&about, server);
+        let status = move |now, _: &mut A, server: &mut Server| ServerStatus::of(&about, server, now);
         self.thread
             .run_and_wait_timeout(THREAD_TIMEOUT, status)
             .map_err(|Unreachable| MoveFailure::Unreachable)

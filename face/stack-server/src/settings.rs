@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::{Key, SwitchKey};
+use spillway_moves::MovePolicy;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::ServerId;
 
@@ -46,8 +47,10 @@ pub struct MoveSettings {
     pub peers_key: Key,
     /// All servers of the service. The one with the interface's Ethernet address is this server.
     pub peers: Vec<PeerServer>,
-    /// The switch's `owner_timeout`. Heartbeats leave ten times in it.
+    /// The switch's `owner_timeout`. Heartbeats leave ten times in it, and with a policy at least every 10 ms.
     pub owner_timeout: Duration,
+    /// The rule that moves connections by itself; `None`: only orders move them.
+    pub policy: Option<MovePolicy>,
 }
 
 /// A server of the service.

@@ -4,9 +4,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use spillway_moves::{Movable, Server};
+use spillway_metrics::process::thread_cpu;
+use spillway_moves::{Meter, Movable, Server};
 use spillway_transport::Time;
-use spillway_xdp::{Endpoint, KernelSide};
+use spillway_xdp::{BATCH_FRAMES, Endpoint, KernelSide};
 
 use crate::datagrams::Datagrams;
 
@@ -26,6 +27,9 @@ pub(crate) struct Station<A> {
     pub(crate) read_at: Time,
     /// The first error of the datagrams' socket.
     pub(crate) error: Option<io::Error>,
+    pub(crate) meter: Meter,
+    /// Frames of this turn.
+    pub(crate) frames: usize,
 }
 
 impl<A: Movable> Station<A> {
@@ -37,6 +41,14 @@ impl<A: Movable> Station<A> {
         let Some(datagrams) = &mut self.datagrams else { return };
         while let Some(transmit) = self.server.poll_datagram(now) {
             datagrams.send(&transmit);
+        }
+    }
+
+    /// Measures the load when it is time.
+    fn look(&mut self, now: Time) {
+        if self.datagrams.is_some() && now >= self.server.next_look() {
+            let (cpu, queueing) = self.meter.look(now, thread_cpu());
+            self.server.look(now, cpu, queueing);
         }
     }
 
@@ -64,10 +76,14 @@ impl<A: Movable> Endpoint for Station<A> {
     }
 
     fn deliver(&mut self, now: Time, frame: &[u8]) {
+        self.frames += 1;
         self.server.deliver(&mut self.application, now, frame);
     }
 
     fn end_turn(&mut self, now: Time) {
+        let frames = std::mem::take(&mut self.frames);
+        self.meter.record_turn(now, frames, frames < BATCH_FRAMES);
+        self.look(now);
         self.server.end_turn(&mut self.application, now);
     }
 
@@ -80,7 +96,8 @@ impl<A: Movable> Endpoint for Station<A> {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.server.poll_timeout(&self.application)
+        let next_look = self.datagrams.is_some().then(|| self.server.next_look());
+        self.server.poll_timeout(&self.application).into_iter().chain(next_look).min()
     }
 
     fn handle_wake(&mut self) {

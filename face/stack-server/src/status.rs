@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use spillway_bpf::Mode;
 use spillway_handoff::Agent;
 use spillway_moves::Server;
+use spillway_transport::Time;
 
 use crate::about::About;
 
@@ -31,6 +32,47 @@ pub struct ServerStatus {
     pub connections: usize,
     /// Moves, by result.
     pub moves: MoveCounts,
+    /// What the server decides by itself.
+    #[serde(default)]
+    pub policy: PolicyStatus,
+}
+
+/// A server's policy for moves. The counters begin at the start of the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// `none`, `reactive` or `proactive`.
+    pub name: String,
+    /// The operator's override: `auto`, `on` or `off`.
+    #[serde(rename = "override")]
+    pub manual_override: String,
+    /// The server's load, in millionths of its capacity.
+    pub load_ppm: u32,
+    /// Ordered because of the server's own load.
+    pub load: u64,
+    /// Ordered because of a demand above the mean of all servers.
+    pub above_mean: u64,
+    /// Ordered because the override was *on*.
+    pub override_on: u64,
+    /// Ordered moves that have failed.
+    pub failed: u64,
+    /// Planned moves that a limit has forbidden.
+    pub forbidden: u64,
+}
+
+impl PolicyStatus {
+    fn of(about: &About, server: &Server, now: Time) -> PolicyStatus {
+        let counts = server.decision_counts();
+        PolicyStatus {
+            name: about.policy.to_owned(),
+            manual_override: server.manual_override(now).name().to_owned(),
+            load_ppm: server.load(),
+            load: counts.load,
+            above_mean: counts.above_mean,
+            override_on: counts.manual_override,
+            failed: counts.failed,
+            forbidden: counts.forbidden,
+        }
+    }
 }
 
 /// Numbers of moves since the start of the server, by result.
@@ -61,7 +103,7 @@ pub struct MoveCounts {
 }
 
 impl ServerStatus {
-    pub(crate) fn of(about: &About, server: &Server) -> ServerStatus {
+    pub(crate) fn of(about: &About, server: &Server, now: Time) -> ServerStatus {
         let counters = server.counters();
         let agent = server.agent().map(Agent::counters).unwrap_or_default();
         ServerStatus {
@@ -86,6 +128,7 @@ impl ServerStatus {
                 forwards_received: agent.forwards_received,
                 muted: counters.muted,
             },
+            policy: PolicyStatus::of(about, server, now),
         }
     }
 }
@@ -104,6 +147,26 @@ impl fmt::Display for ServerStatus {
             "  {} connections; moves: {moved} away, {imported} here, {kept} kept, {returned} returned, {refused} refused, \
              {let_go} let go, {lost} lost",
             self.connections
+        )?;
+        let PolicyStatus {
+            name,
+            manual_override,
+            load_ppm,
+            load,
+            above_mean,
+            override_on,
+            failed,
+            forbidden,
+        } = &self.policy;
+        if name == "none" || name.is_empty() {
+            return Ok(());
+        }
+        write!(
+            f,
+            "\n  load {}.{} %; policy {name}, override {manual_override}: ordered {load} by load, {above_mean} above the mean, \
+             {override_on} by the override; {failed} failed, {forbidden} forbidden by limits",
+            load_ppm / 10_000,
+            load_ppm / 1_000 % 10
         )
     }
 }

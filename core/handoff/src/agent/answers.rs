@@ -43,6 +43,9 @@ impl Agent {
             let change = self.membership.handle_heartbeat(now, sequence, answer.status);
             return self.handle_change(now, change);
         }
+        if answer.kind == Kind::List {
+            return self.handle_listed(sequence, answer);
+        }
         let waiting = self.waiting.remove(&sequence);
         let Some((kind, flow)) = waiting.filter(|(kind, _)| *kind == answer.kind) else { return };
         let seen = Seen {

@@ -2,15 +2,18 @@
 //!
 //! - `answers`: answers of the switch; `prepare`: messages that the switch relays; `messages`: messages of other servers
 //! - `outcomes`: consequences of the end of a move; `frames`: packets of flows that move
-//! - `output`: datagrams to send; `timers`: what is due by time
+//! - `output`: datagrams to send; `timers`: what is due by time; `loads`: the loads of the other servers
 
 mod answers;
 mod frames;
+mod loads;
 mod messages;
 mod outcomes;
 mod output;
 mod prepare;
 mod timers;
+
+pub use self::loads::PeerLoad;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
@@ -22,6 +25,7 @@ use spillway_wire::handoff::Reason;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
 
+use self::loads::Loads;
 use crate::budget::Budget;
 use crate::buffer::HeldFrames;
 use crate::event::{Cause, Event, MoveError, Transmit};
@@ -93,8 +97,9 @@ pub struct Agent {
     forwards: Forwards,
     /// Requests in flight, by sequence.
     waiting: BTreeMap<u64, (Kind, Flow)>,
-    /// Number of connections that the stack has.
-    connections: u32,
+    loads: Loads,
+    /// This server's load, for heartbeats.
+    load: u32,
     /// Number of further connections that the stack can have.
     free_places: u32,
     outputs: VecDeque<Transmit>,
@@ -147,7 +152,8 @@ impl Agent {
             ended: BTreeMap::new(),
             forwards: Forwards::new(now, limits.forwards_per_s),
             waiting: BTreeMap::new(),
-            connections: 0,
+            loads: Loads::default(),
+            load: 0,
             free_places: 0,
             outputs: VecDeque::new(),
             ready: BTreeSet::new(),
@@ -166,10 +172,15 @@ impl Agent {
         Counters { forwarded: self.forwards.sent, forwards_dropped: self.forwards.dropped, ..self.counters }
     }
 
-    /// Sets the number of connections, and how many more the stack can import. Heartbeats state both.
-    pub fn set_load(&mut self, connections: usize, free_places: usize) {
-        let saturating = |count| u32::try_from(count).unwrap_or(u32::MAX);
-        (self.connections, self.free_places) = (saturating(connections), saturating(free_places));
+    /// Sets the load, in a unit that the servers of a service agree on, and how many more connections the stack can import.
+    /// Heartbeats state both.
+    pub fn set_load(&mut self, load: u32, free_places: usize) {
+        (self.load, self.free_places) = (load, u32::try_from(free_places).unwrap_or(u32::MAX));
+    }
+
+    /// The server from which a connection comes; `None` if the flow does not move to this server.
+    pub fn source_of(&self, flow: &Flow) -> Option<ServerId> {
+        self.targets.get(flow).map(|(source, _)| *source)
     }
 
     /// Begins to move a connection of this server to the server `to`. With `None` the switch chooses the least loaded

@@ -39,17 +39,21 @@ impl Agent {
                 Due::Hello => {
                     // Answers to requests from before the hello belong to another term.
                     self.waiting.clear();
+                    self.loads.forget_requests();
                     Request::Hello
                 }
                 Due::Heartbeat => Request::Heartbeat {
                     service: self.settings.services[0].endpoint,
-                    load: self.connections,
+                    load: self.load,
                     free_places: self.free_places,
                     weight: 1,
                 },
             };
             let sequence = self.request(now, request);
             self.membership.record_sent(now, sequence);
+            if due == Due::Heartbeat {
+                self.request_loads(now);
+            }
         }
         if self.membership.is_owner() {
             self.poll_sources(now);

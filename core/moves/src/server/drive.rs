@@ -1,13 +1,17 @@
 //! A turn: frames, datagrams and timers go to the stack, the agent and the application. As `spillway_tcp::drive`, with
 //! an agent.
 
+use core::time::Duration;
+
 use spillway_handoff::Sorted;
+use spillway_policy::migration::{LoadSample, Target};
 use spillway_tcp::StackEvent;
 use spillway_transport::{Conn, Event, Time};
 
 use super::Server;
 use crate::application::Movable;
 use crate::ends::Ends;
+use crate::orders::Order;
 
 impl Server {
     /// Begins a turn: runs the application's timers that are due.
@@ -33,6 +37,7 @@ impl Server {
     /// Passes a frame to the stack.
     pub(super) fn pass_frame<A: Movable>(&mut self, application: &mut A, now: Time, frame: &[u8]) {
         if let Some(delivery) = self.connections.stack_mut().handle_frame(now, frame) {
+            self.record_request(delivery.conn);
             let event = Event::Data { end: delivery.end, bytes: &frame[delivery.range] };
             application.handle(now, delivery.conn, event, &mut self.connections);
         }
@@ -43,6 +48,9 @@ impl Server {
     pub fn handle_datagram<A: Movable>(&mut self, application: &mut A, now: Time, payload: &[u8]) {
         if let Some(agent) = &mut self.agent {
             agent.handle_datagram(now, payload);
+            while let Some(load) = agent.poll_load() {
+                self.policy.hear(now, load);
+            }
             self.run_agent(application, now);
         }
     }
@@ -60,15 +68,50 @@ impl Server {
         while self.pass_events(application, now) {
             application.end_of_turn(now, &mut self.connections);
         }
+        self.order_decided(now);
         self.begin_moves(application, now);
         self.run_agent(application, now);
     }
 
+    /// Takes the measurements since the last look at the load; the policy, if there is one, plans moves. Call it at
+    /// [`next_look`](Self::next_look), before [`end_turn`](Self::end_turn). `cpu`: use of the CPU in millionths; `queueing`:
+    /// mean time that frames waited for the server.
+    pub fn look(&mut self, now: Time, cpu: u32, queueing: Duration) {
+        let served = core::mem::take(&mut self.served);
+        self.policy.look(now, LoadSample { cpu, queueing, served });
+    }
+
+    /// When the next look at the load is due.
+    pub fn next_look(&self) -> Time {
+        self.policy.next_look()
+    }
+
+    /// A received segment with data counts as a request.
+    fn record_request(&mut self, conn: Conn) {
+        self.served = self.served.saturating_add(1);
+        if let Some(flow) = self.connections.flow(conn) {
+            self.policy.record_request(&flow);
+        }
+    }
+
+    /// Orders the moves that the policy has decided.
+    fn order_decided(&mut self, now: Time) {
+        while let Some((flow, decision)) = self.policy.poll(now) {
+            let to = match decision.target {
+                Target::LeastLoaded(_) => None,
+                Target::Server(server) => Some(server),
+            };
+            match self.order(Order { flow, to }) {
+                Ok(()) => self.policy.report(flow, decision),
+                Err(_) => self.policy.not_moved(now, &flow),
+            }
+        }
+    }
+
     fn run_agent_timers(&mut self, now: Time) {
         let Some(agent) = &mut self.agent else { return };
-        let connections = self.connections.stack().connections();
-        let used = connections + self.reserved.len();
-        agent.set_load(connections, self.connections_max.saturating_sub(used));
+        let used = self.connections.stack().connections() + self.reserved.len();
+        agent.set_load(self.policy.load(), self.connections_max.saturating_sub(used));
         if agent.poll_timeout() <= now {
             agent.handle_timeout(now);
         }
@@ -92,10 +135,16 @@ impl Server {
             StackEvent::Opened { peer, listener } => {
                 if let Some(listener) = listener {
                     self.connections.add(conn, *peer, *listener);
+                    if let Some(flow) = self.connections.flow(conn) {
+                        self.policy.join(now, flow, None);
+                    }
                 }
                 Event::Opened { peer: *peer, listener: *listener }
             }
-            StackEvent::Data { end, bytes } => Event::Data { end: *end, bytes },
+            StackEvent::Data { end, bytes } => {
+                self.record_request(conn);
+                Event::Data { end: *end, bytes }
+            }
             StackEvent::Acknowledged { through } => Event::Acknowledged { through: *through },
             StackEvent::Room => Event::Room,
             StackEvent::Finished => Event::Finished,

@@ -6,7 +6,7 @@ use spillway_handoff::{Agent, Event, MoveResult};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::switch::Flow;
+use spillway_wire::switch::{Flow, ServerId};
 
 use super::Server;
 use crate::application::{Arrival, Movable};
@@ -36,15 +36,15 @@ impl Server {
                 self.with_agent(|agent| agent.checked(now, flow, generation, result));
             }
             Event::Import { flow, state, frames, is_return } => {
-                self.reserved.remove(&flow);
-                self.import(application, now, flow, &state, is_return);
+                let source = self.reserved.remove(&flow).flatten();
+                self.import(application, now, flow, &state, (is_return, source));
                 self.deliver_all(application, now, frames);
             }
             Event::Deliver { frames } => self.deliver_all(application, now, frames),
             Event::Drop { flow, .. } => self.drop_connection(application, now, flow),
             // At the target, the move has failed. At the source, `Ended` follows.
             Event::Gone { flow, .. } => _ = self.reserved.remove(&flow),
-            Event::Ended { flow, result } => self.end_move(flow, result),
+            Event::Ended { flow, result } => self.end_move(now, flow, result),
         }
     }
 
@@ -62,7 +62,8 @@ impl Server {
             return Err(Reason::NoRoom);
         }
         self.connections.can_import(now, state, place, |protocol| application.knows_protocol(protocol))?;
-        self.reserved.insert(flow);
+        let source = self.agent.as_ref().and_then(|agent| agent.source_of(&flow));
+        self.reserved.insert(flow, source);
         Ok(())
     }
 
@@ -72,15 +73,19 @@ impl Server {
         now: Time,
         flow: Flow,
         state: &Chunks,
-        is_return: bool,
+        (is_return, source): (bool, Option<ServerId>),
     ) {
         let imported = self.place(&flow).and_then(|place| self.connections.import(now, flow, state, place));
         let Some(Imported { conn, peer, listener, attachment }) = imported else {
             // The stack answers the client's next segment by a reset.
             self.counters.lost += 1;
+            self.policy.leave(&flow);
             return self.with_agent(|agent| agent.connection_ended(now, flow));
         };
         self.counters.imported += u64::from(!is_return);
+        if !is_return {
+            self.policy.join(now, flow, source);
+        }
         let arrival = Arrival { peer, listener, attachment: attachment.as_ref(), is_return };
         application.on_migrated(now, conn, &arrival, &mut self.connections);
         self.pass_events(application, now);
@@ -98,13 +103,14 @@ impl Server {
         // If the connection has just ended, the export fails, and the stack's event reports the end.
         if self.connections.export(now, conn).is_ok() {
             self.counters.lost += 1;
-            self.end_order(&flow, OrderResult::Closed);
+            self.end_order(now, &flow, OrderResult::Closed);
+            self.policy.leave(&flow);
             let lost = ApplicationEvent::Lost(LostReason::Failed);
             application.handle(now, conn, lost, &mut self.connections);
         }
     }
 
-    fn end_move(&mut self, flow: Flow, result: MoveResult) {
+    fn end_move(&mut self, now: Time, flow: Flow, result: MoveResult) {
         match result {
             MoveResult::Moved => self.counters.moved += 1,
             MoveResult::Kept if self.orders.wait_again(&flow) => return,
@@ -112,6 +118,9 @@ impl Server {
             MoveResult::Returned(_) => self.counters.returned += 1,
             MoveResult::LetGo => self.counters.let_go += 1,
         }
-        self.end_order(&flow, OrderResult::Ended(result));
+        if matches!(result, MoveResult::Moved | MoveResult::LetGo) {
+            self.policy.leave(&flow);
+        }
+        self.end_order(now, &flow, OrderResult::Ended(result));
     }
 }

@@ -13,7 +13,7 @@ use crate::orders::{Order, OrderResult};
 impl Server {
     /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long.
     pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) {
-        self.end_forgotten_orders();
+        self.end_forgotten_orders(now);
         let mut free = self.orders.free();
         let waiting = self.orders.waiting();
         for Order { flow, to } in waiting {
@@ -21,12 +21,12 @@ impl Server {
                 return;
             }
             let Some(conn) = self.connections.conn(&flow) else {
-                self.end_order(&flow, OrderResult::Closed);
+                self.end_order(now, &flow, OrderResult::Closed);
                 continue;
             };
             if !application.is_at_safe_point(conn) {
                 if self.orders.wait(now, &flow) {
-                    self.end_order(&flow, OrderResult::Busy);
+                    self.end_order(now, &flow, OrderResult::Busy);
                 }
                 continue;
             }
@@ -36,18 +36,18 @@ impl Server {
                     self.orders.begin(&flow);
                     free -= 1;
                 }
-                Err(error) => self.end_order(&flow, OrderResult::Refused(error)),
+                Err(error) => self.end_order(now, &flow, OrderResult::Refused(error)),
             }
         }
     }
 
     /// The agent forgets moves before their export, without an event, when the switch has lost its entries.
-    fn end_forgotten_orders(&mut self) {
+    fn end_forgotten_orders(&mut self, now: Time) {
         let Some(agent) = &self.agent else { return };
         let forgotten: Vec<Flow> = self.orders.under_way().filter(|flow| !agent.is_source(flow)).collect();
         for flow in forgotten {
             self.counters.kept += 1;
-            self.end_order(&flow, OrderResult::Ended(MoveResult::Kept));
+            self.end_order(now, &flow, OrderResult::Ended(MoveResult::Kept));
         }
     }
 
@@ -85,6 +85,7 @@ impl Server {
     /// A connection has ended on this server's stack.
     pub(super) fn connection_ended(&mut self, now: Time, flow: Flow) {
         self.with_agent(|agent| agent.connection_ended(now, flow));
-        self.end_order(&flow, OrderResult::Closed);
+        self.end_order(now, &flow, OrderResult::Closed);
+        self.policy.leave(&flow);
     }
 }

@@ -3,5 +3,6 @@
 mod client;
 mod echo;
 mod orders;
+mod policy;
 mod rack;
 mod streams;

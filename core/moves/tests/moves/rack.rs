@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spillway_auth::{Key, SwitchKey};
 use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings, Transmit};
-use spillway_moves::{Counters, Order, OrderError, OrderResult, Server};
+use spillway_moves::{Counters, Decision, Meter, Order, OrderError, OrderResult, Server};
 use spillway_rules::config::{
     Config, Mode, Place, Port, PortId, Server as ConfigServer, ServiceId, Services, Station,
 };
@@ -22,6 +22,8 @@ use crate::client::Client;
 use crate::echo::Echo;
 
 const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time of one turn.
+const TURN: Duration = Duration::from_micros(100);
 const CONTROL: &str = "10.0.255.254:7300";
 const CLIENT: u8 = 9;
 const SERVICE: ServiceId = ServiceId(1);
@@ -121,10 +123,30 @@ pub struct Host {
     pub server: Server,
     pub echo: Echo,
     frames: VecDeque<Vec<u8>>,
+    /// Frames that the server handles in a turn; the others wait.
+    pub frames_max: usize,
+    meter: Meter,
+    cpu: Duration,
     datagrams: VecDeque<Vec<u8>>,
     /// The device does not take frames, so that the server exports no connection.
     pub is_device_busy: bool,
     pub results: Vec<OrderResult>,
+    /// The policy's decisions.
+    pub decisions: Vec<(Time, Flow, Decision)>,
+}
+
+impl Host {
+    /// A turn handles this number of frames; as many as it can handle take its whole time.
+    fn look(&mut self, now: Time, frames: usize) {
+        self.meter.record_turn(now, frames, self.frames.is_empty());
+        if self.frames_max < usize::MAX {
+            self.cpu += TURN * frames as u32 / self.frames_max as u32;
+        }
+        if now >= self.server.next_look() {
+            let (cpu, queueing) = self.meter.look(now, self.cpu);
+            self.server.look(now, cpu, queueing);
+        }
+    }
 }
 
 pub struct Rack {
@@ -133,6 +155,8 @@ pub struct Rack {
     /// Servers 1 and 2. Server 1 is the original owner.
     pub hosts: [Host; 2],
     pub client: Client,
+    /// Further clients.
+    pub others: Vec<Client>,
     client_frames: VecDeque<Vec<u8>>,
     pub client_sends: bool,
     /// Whether the next datagram of a server, given by its number, to the other server is lost.
@@ -147,15 +171,20 @@ impl Rack {
             server: server(now, number, connections_max),
             echo: Echo::default(),
             frames: VecDeque::new(),
+            frames_max: usize::MAX,
+            meter: Meter::new(now, Duration::ZERO),
+            cpu: Duration::ZERO,
             datagrams: VecDeque::new(),
             is_device_busy: false,
             results: Vec::new(),
+            decisions: Vec::new(),
         };
         let mut rack = Rack {
             now,
             switch: Switch::new(config(), 7_000).unwrap(),
             hosts: [host(1, 100), host(2, connections_max)],
             client: Client::new(stack(now, CLIENT, end("10.0.0.2:0").ip(), 100)),
+            others: Vec::new(),
             client_frames: VecDeque::new(),
             client_sends: true,
             is_lost: Box::new(|_| false),
@@ -165,6 +194,18 @@ impl Rack {
         rack.run(Duration::from_millis(20));
         assert_eq!(rack.hosts[0].echo.here.len(), 1, "the client should be connected");
         rack
+    }
+
+    /// Further clients connect, each with an address of its own.
+    pub fn connect_others(&mut self, number: u8) {
+        for last in 0..number {
+            let ip = IpAddr::from([10, 0, 1, last]);
+            let mut client = Client::new(stack(self.now, CLIENT, ip, 1));
+            client.connect(self.now, place(1));
+            self.others.push(client);
+        }
+        self.run(Duration::from_millis(20));
+        assert_eq!(self.hosts[0].echo.here.len(), usize::from(number) + 1, "all clients should be connected");
     }
 
     /// The switch loses all entries, and begins a new epoch.
@@ -214,26 +255,32 @@ impl Rack {
         for number in [1, 2] {
             self.server_turn(now, number);
         }
-        self.now = now + Duration::from_micros(100);
+        self.now = now + TURN;
     }
 
     fn client_turn(&mut self, now: Time) {
-        for frame in std::mem::take(&mut self.client_frames) {
-            self.client.receive(now, &frame);
+        let frames = std::mem::take(&mut self.client_frames);
+        let (mut slot, mut sent) = (vec![0; 2048], Vec::new());
+        for client in std::iter::once(&mut self.client).chain(&mut self.others) {
+            // A stack ignores frames for other addresses.
+            frames.iter().for_each(|frame| client.receive(now, frame));
+            client.turn(now, self.client_sends);
+            while let Some(length) = client.stack.poll_transmit(now, &mut slot) {
+                sent.push(slot[..length].to_vec());
+            }
+            while let Some(peer) = client.stack.poll_next_hop_request() {
+                client.stack.set_next_hop(now, peer, Some(mac(1)));
+            }
         }
-        self.client.turn(now, self.client_sends);
-        let mut slot = vec![0; 2048];
-        while let Some(length) = self.client.stack.poll_transmit(now, &mut slot) {
-            self.forward(CLIENT, slot[..length].to_vec());
-        }
-        while let Some(peer) = self.client.stack.poll_next_hop_request() {
-            self.client.stack.set_next_hop(now, peer, Some(mac(1)));
-        }
+        sent.into_iter().for_each(|frame| self.forward(CLIENT, frame));
     }
 
     fn server_turn(&mut self, now: Time, number: u8) {
         let host = self.host(number);
-        let (frames, datagrams) = (std::mem::take(&mut host.frames), std::mem::take(&mut host.datagrams));
+        let number_of_frames = host.frames.len().min(host.frames_max);
+        let frames: Vec<_> = host.frames.drain(..number_of_frames).collect();
+        let datagrams = std::mem::take(&mut host.datagrams);
+        host.look(now, number_of_frames);
         host.server.begin_turn(&mut host.echo, now);
         for payload in datagrams {
             host.server.handle_datagram(&mut host.echo, now, &payload);
@@ -255,6 +302,9 @@ impl Rack {
         let host = self.host(number);
         if !host.is_device_busy {
             host.server.frames_sent(&mut host.echo, now);
+        }
+        while let Some((flow, decision)) = host.server.poll_decision() {
+            host.decisions.push((now, flow, decision));
         }
         while let Some((_, result)) = host.server.poll_result() {
             host.results.push(result);

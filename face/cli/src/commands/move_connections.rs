@@ -1,11 +1,13 @@
 //! `spillway move`: moves live connections from a server to another one.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::json;
-use spillway_stack_server::{MoveOutcome, Request, send_request};
+use spillway_stack_server::{MoveOutcome, Override, PolicyStatus, Request, send_request};
+use spillway_values::parse_duration;
 
 use super::output::Report;
 use super::sockets;
@@ -21,12 +23,20 @@ pub(crate) struct Args {
     service: String,
 
     /// The client's end of the connection, as `spillway flows` or `ss` prints it
-    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present_any = ["all", "manual_override"], conflicts_with = "all")]
     connection: Option<SocketAddr>,
 
     /// All connections that the server has, at most 1,024 at a time
     #[arg(long)]
     all: bool,
+
+    /// Override the server's policy for moves: off forbids its moves, on ignores its thresholds, auto ends the override
+    #[arg(long = "override", value_name = "WORD", conflicts_with_all = ["connection", "all", "to"])]
+    manual_override: Option<Override>,
+
+    /// How long the override holds; afterwards auto [default: until `auto`]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, requires = "manual_override")]
+    lasts: Option<Duration>,
 
     /// The server that gets them, by its name among the servers of the service [default: the least loaded one]
     #[arg(long, value_name = "SERVER")]
@@ -48,9 +58,31 @@ pub(crate) fn run(args: Args) -> ExitCode {
 
 fn migrate(args: Args) -> Report {
     let socket = args.socket.unwrap_or_else(sockets::server);
+    if let Some(manual_override) = args.manual_override {
+        return set_override(&socket, args.service, manual_override, args.lasts);
+    }
     let request = Request::Move { service: args.service, connection: args.connection, to: args.to };
     match send_request::<MoveOutcome>(&socket, &request) {
         Ok(outcome) => report(&outcome),
+        Err(error) => Report::failed(format!("{}: {error}", socket.display())),
+    }
+}
+
+fn set_override(
+    socket: &Path,
+    service: String,
+    manual_override: Override,
+    lasts: Option<Duration>,
+) -> Report {
+    let lasts_ms = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
+    let manual_override = manual_override.name().to_owned();
+    match send_request::<PolicyStatus>(socket, &Request::MoveOverride { service, manual_override, lasts_ms })
+    {
+        Ok(policy) => Report {
+            lines: vec![format!("policy {}, override {}", policy.name, policy.manual_override)],
+            result: json!(policy),
+            ..Report::default()
+        },
         Err(error) => Report::failed(format!("{}: {error}", socket.display())),
     }
 }
@@ -80,6 +112,10 @@ mod tests {
         assert!(parses("spillway move cache --connection 10.0.0.2:40000 --to b"));
         assert!(parses("spillway move cache --all"));
         assert!(!parses("spillway move cache"));
+        assert!(parses("spillway move cache --override off --for 10m"));
+        assert!(!parses("spillway move cache --override maybe"));
+        assert!(!parses("spillway move cache --all --override on"));
+        assert!(!parses("spillway move cache --all --for 10m"));
         assert!(!parses("spillway move cache --all --connection 10.0.0.2:1"));
     }
 

@@ -26,9 +26,14 @@ pub struct Servers {
 impl Servers {
     /// `command`: `echo` or `kv`, which is also the service's name in orders.
     pub fn start(scene: &Scene, command: &str) -> Servers {
+        Servers::start_with_policy(scene, command, "none")
+    }
+
+    /// With a policy for moves.
+    pub fn start_with_policy(scene: &Scene, command: &str, policy: &str) -> Servers {
         let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
         assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());
-        let peers = write_peers(scene);
+        let peers = write_peers(scene, policy);
         let sockets = ["a.sock", "b.sock"].map(|name| scene.scratch.path(name));
         let start = |host: &Host, name: &str, socket: &str| {
             let (service, control) = (scene.service().to_string(), scene.control().to_string());
@@ -78,6 +83,11 @@ impl Servers {
         serde_json::from_str::<Value>(&text).unwrap()["result"].take()
     }
 
+    /// Overrides the policy of a server.
+    pub fn set_override(&self, name: &str, word: &str) -> Value {
+        self.result(name, &["move", &self.service, "--override", word])
+    }
+
     pub fn status(&self, name: &str) -> Value {
         self.result(name, &["status"])
     }
@@ -123,13 +133,19 @@ impl Servers {
         assert_eq!(sum("lost") + sum("let_go"), 0, "{a}\n{b}");
     }
 
+    /// Connections that are lost, or whose outcome is not known.
+    pub fn lost(&self) -> u64 {
+        let of = |name: &str, field: &str| self.status(name)["moves"][field].as_u64().unwrap();
+        ["a", "b"].iter().map(|name| of(name, "lost") + of(name, "let_go")).sum()
+    }
+
     pub fn stop(self) {
         self.processes.into_iter().for_each(terminate);
     }
 }
 
 /// Writes the file with the section `[moves]`. Returns its path.
-fn write_peers(scene: &Scene) -> String {
+fn write_peers(scene: &Scene, policy: &str) -> String {
     scene.scratch.key("peers.key");
     let peer = |host: &Host, name: &str, id: u8, place: SocketAddr| {
         format!(
@@ -142,6 +158,7 @@ fn write_peers(scene: &Scene) -> String {
     let a = peer(&scene.a, "a", 1, scene.service());
     let b = peer(&scene.b, "b", 2, SocketAddr::new(scene.b.address(), PLACE_PORT));
     let path = scene.scratch.path("peers.toml");
-    fs::write(&path, format!("[moves]\npeers_key_file = \"peers.key\"\n{a}{b}")).unwrap();
+    fs::write(&path, format!("[moves]\npeers_key_file = \"peers.key\"\npolicy = \"{policy}\"\n{a}{b}"))
+        .unwrap();
     path
 }

@@ -306,7 +306,8 @@ impl Rack {
             }
             if let Some(agent) = &mut server.agent {
                 let free = self.moves.imports_max().saturating_sub(server.stack.connections());
-                agent.set_load(server.stack.connections(), free);
+                let load = u32::try_from(server.stack.connections()).unwrap_or(u32::MAX);
+                agent.set_load(load, free);
                 if agent.poll_timeout() <= server_now {
                     agent.handle_timeout(server_now);
                 }
