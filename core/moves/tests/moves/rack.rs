@@ -21,7 +21,7 @@ use spillway_wire::switch::{Flow, ServerId};
 use crate::client::Client;
 use crate::echo::Echo;
 
-const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
+pub const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 const CONTROL: &str = "10.0.255.254:7300";
 const CLIENT: u8 = 9;
 const SERVICE: ServiceId = ServiceId(1);
@@ -122,6 +122,8 @@ pub struct Host {
     pub echo: Echo,
     frames: VecDeque<Vec<u8>>,
     datagrams: VecDeque<Vec<u8>>,
+    /// The process is stopped: it takes no turns, and what arrives is lost.
+    pub is_paused: bool,
     /// The device does not take frames: connections do not leave.
     pub is_device_busy: bool,
     pub results: Vec<OrderResult>,
@@ -148,6 +150,7 @@ impl Rack {
             echo: Echo::default(),
             frames: VecDeque::new(),
             datagrams: VecDeque::new(),
+            is_paused: false,
             is_device_busy: false,
             results: Vec::new(),
         };
@@ -234,6 +237,9 @@ impl Rack {
     fn server_turn(&mut self, now: Time, number: u8) {
         let host = self.host(number);
         let (frames, datagrams) = (std::mem::take(&mut host.frames), std::mem::take(&mut host.datagrams));
+        if host.is_paused {
+            return;
+        }
         host.server.begin_turn(&mut host.echo, now);
         for payload in datagrams {
             host.server.handle_datagram(&mut host.echo, now, &payload);

@@ -7,7 +7,7 @@ use spillway_moves::OrderResult;
 use spillway_transport::LostReason;
 use spillway_wire::handoff::Reason;
 
-use crate::rack::Rack;
+use crate::rack::{OWNER_TIMEOUT, Rack};
 
 /// The client receives all that it has sent.
 #[track_caller]
@@ -116,4 +116,23 @@ fn moved_connections_may_be_aborted_by_the_application() {
     assert_eq!(rack.client.lost, Some(LostReason::Reset));
     assert_eq!(rack.host(2).server.connections().flows().count(), 0);
     rack.run(Duration::from_secs(2));
+}
+
+/// The new owner falls silent. The original owner resets the client as soon as the switch has returned the flow, and not
+/// before.
+#[test]
+fn a_client_is_reset_when_its_connection_is_lost_with_a_silent_server() {
+    let mut rack = Rack::new(100);
+    rack.order(1, 2).unwrap();
+    rack.run_until("the connection moves", |rack| rack.host(2).echo.here.len() == 1);
+    rack.run(Duration::from_millis(200));
+    rack.host(2).is_paused = true;
+    rack.run(OWNER_TIMEOUT);
+    assert_eq!(rack.client.lost, None, "server 2 may own the flow");
+    // The client's retransmission timer has doubled a few times.
+    rack.run(2 * OWNER_TIMEOUT);
+    assert_eq!(rack.client.lost, Some(LostReason::Reset));
+    rack.host(2).is_paused = false;
+    rack.run_until("server 2 drops the connection", |rack| rack.host(2).echo.here.is_empty());
+    assert_eq!(rack.counters(2).lost, 1);
 }
