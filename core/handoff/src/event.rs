@@ -83,6 +83,15 @@ pub enum Event {
         /// The frames.
         frames: Vec<Vec<u8>>,
     },
+    /// A connection that was exported here has ended, or is lost with the server that had it: the flow's entry names this
+    /// server again, or is gone. From now on the stack answers the connection's segments by resets, as those of an unknown
+    /// one. Then deliver the frame that has waited for this, if there is one.
+    LoanEnded {
+        /// The flow of the connection.
+        flow: Flow,
+        /// The frame of the client that has waited.
+        frames: Vec<Vec<u8>>,
+    },
     /// Drop the connection, if the stack has it, without sending a segment.
     Drop {
         /// The flow of the connection.

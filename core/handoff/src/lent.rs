@@ -22,8 +22,15 @@ struct Loan {
     unclear_until: Option<Time>,
     /// When the switch was asked last for the entry.
     asked_at: Option<Time>,
-    /// A packet that opens a connection, which waits for the answer.
-    opening: Option<HeldFrames>,
+    /// A packet that waits for the answer.
+    waiting: Option<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    frames: HeldFrames,
+    /// The packet opens a connection.
+    is_opening: bool,
 }
 
 /// Connections that other servers have. Packets of such a connection that arrive here are stray: answering them would
@@ -68,26 +75,36 @@ impl Lent {
         is_due
     }
 
-    /// Keeps a packet that opens a connection until the switch has answered. Returns false if there is no room; one
-    /// packet of a flow is enough.
-    pub(crate) fn hold(&mut self, flow: &Flow, frame: &[u8], budget: &Budget) -> bool {
-        let Some(loan) = self.flows.get_mut(flow).filter(|loan| loan.opening.is_none()) else { return false };
-        let mut held = HeldFrames::new(budget);
-        let has_room = held.push(frame);
-        loan.opening = has_room.then_some(held);
+    /// Keeps a packet until the switch has answered. One packet of a flow is enough; a packet that opens a connection
+    /// replaces another one. Returns false if the packet is not kept.
+    pub(crate) fn hold(&mut self, flow: &Flow, frame: &[u8], is_opening: bool, budget: &Budget) -> bool {
+        let Some(loan) = self.flows.get_mut(flow) else { return false };
+        if loan.waiting.as_ref().is_some_and(|waiting| waiting.is_opening || !is_opening) {
+            return false;
+        }
+        let mut frames = HeldFrames::new(budget);
+        let has_room = frames.push(frame);
+        if has_room {
+            loan.waiting = Some(Waiting { frames, is_opening });
+        }
         has_room
     }
 
     /// The switch has answered. `is_elsewhere`: the entry names another owner; otherwise this server, or there is no
-    /// entry. If the connection has ended, its flow is forgotten, and the packet that has waited goes to the stack.
-    pub(crate) fn handle_entry(&mut self, now: Time, flow: &Flow, is_elsewhere: bool) -> Vec<Vec<u8>> {
-        let Some(loan) = self.flows.get_mut(flow) else { return Vec::new() };
-        let opening = loan.opening.take();
+    /// entry. If the loan has ended, the flow is forgotten: returns the packet that has waited, for the stack.
+    pub(crate) fn handle_entry(
+        &mut self,
+        now: Time,
+        flow: &Flow,
+        is_elsewhere: bool,
+    ) -> Option<Vec<Vec<u8>>> {
+        let loan = self.flows.get_mut(flow)?;
+        let waiting = loan.waiting.take();
         if is_elsewhere || loan.unclear_until.is_some_and(|until| now <= until) {
-            return Vec::new();
+            return None;
         }
         self.flows.remove(flow);
-        opening.map_or_else(Vec::new, |mut held| held.take())
+        Some(waiting.map_or_else(Vec::new, |mut waiting| waiting.frames.take()))
     }
 }
 
@@ -103,16 +120,29 @@ mod tests {
     }
 
     #[test]
-    fn only_the_entry_ends_a_loan_and_releases_the_packet_that_opens_a_connection() {
+    fn only_the_entry_ends_a_loan_and_releases_the_packet_that_waits() {
         let (mut lent, now) = (Lent::new(), Time(90_000_000_000));
         lent.add(flow(1));
-        assert!(lent.hold(&flow(1), b"SYN", &budget()));
-        assert!(!lent.hold(&flow(1), b"SYN", &budget()), "one packet waits");
-        assert_eq!(lent.handle_entry(now, &flow(1), true), Vec::<Vec<u8>>::new());
+        assert!(lent.hold(&flow(1), b"data", false, &budget()));
+        assert_eq!(lent.handle_entry(now, &flow(1), true), None);
         assert!(lent.contains(&flow(1)), "another server owns the flow");
-        assert!(lent.hold(&flow(1), b"SYN", &budget()));
-        assert_eq!(lent.handle_entry(now, &flow(1), false), vec![b"SYN".to_vec()]);
+        assert!(lent.hold(&flow(1), b"more", false, &budget()));
+        assert_eq!(lent.handle_entry(now, &flow(1), false), Some(vec![b"more".to_vec()]));
         assert!(!lent.contains(&flow(1)));
+        assert_eq!(lent.handle_entry(now, &flow(1), false), None, "the loan ends once");
+    }
+
+    #[test]
+    fn one_packet_waits_and_one_that_opens_a_connection_has_precedence() {
+        let (mut lent, now, budget) = (Lent::new(), Time(90_000_000_000), Budget::new(6));
+        lent.add(flow(1));
+        assert!(lent.hold(&flow(1), b"dat", false, &budget));
+        assert!(!lent.hold(&flow(1), b"dat", false, &budget));
+        assert!(!lent.hold(&flow(1), b"a SYN", true, &budget), "beyond the budget");
+        assert!(lent.hold(&flow(1), b"SYN", true, &budget));
+        assert!(!lent.hold(&flow(1), b"SYN", true, &budget) && !lent.hold(&flow(1), b"dat", false, &budget));
+        assert_eq!(budget.used(), 3);
+        assert_eq!(lent.handle_entry(now, &flow(1), false), Some(vec![b"SYN".to_vec()]));
     }
 
     #[test]
@@ -120,10 +150,10 @@ mod tests {
         let (mut lent, begin) = (Lent::new(), Time(90_000_000_000));
         (1..=2).for_each(|port| lent.add(flow(port)));
         lent.handle_lost_entries(begin);
-        assert!(lent.hold(&flow(1), b"SYN", &budget()));
-        assert_eq!(lent.handle_entry(begin + GRACE, &flow(1), false), Vec::<Vec<u8>>::new());
+        assert!(lent.hold(&flow(1), b"SYN", true, &budget()));
+        assert_eq!(lent.handle_entry(begin + GRACE, &flow(1), false), None);
         assert!(lent.contains(&flow(1)));
-        lent.handle_entry(begin + 2 * GRACE, &flow(1), false);
+        assert_eq!(lent.handle_entry(begin + 2 * GRACE, &flow(1), false), Some(Vec::new()));
         assert!(!lent.contains(&flow(1)));
         lent.add(flow(2));
         lent.handle_entry(begin, &flow(2), false);

@@ -90,6 +90,14 @@ impl Connections {
         Ok(state)
     }
 
+    /// An exported connection has ended, or is lost: the stack answers its segments by resets. `place`: where this server
+    /// has connections of the flow's service.
+    pub(crate) fn end_exported(&mut self, now: Time, flow: Flow, place: Endpoint) {
+        if let Some(flow) = spillway_tcp::Flow::new(place.into(), flow.client().into()) {
+            self.stack.end_exported(now, flow);
+        }
+    }
+
     /// Whether the stack can import a state at this server's place of the service. `knows_protocol`: whether the
     /// application can read attachments of a protocol.
     pub(crate) fn can_import(

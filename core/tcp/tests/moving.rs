@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pair::{PORT, Pair, settings, settings_ipv6};
 use proptest::prelude::*;
-use spillway_tcp::{ExportError, ImportError, KeepAlive, Settings, Stack};
+use spillway_tcp::{ExportError, Flow, ImportError, KeepAlive, Settings, Stack};
 use spillway_transport::{Conn, Time, Transport};
 use spillway_wire::state::{ConnectionState, StateError};
 use streams::Streams;
@@ -161,6 +161,59 @@ fn late_segments_at_the_old_stack_get_no_answer() {
     assert_eq!(pair.hosts[0].application.streams.len(), 1, "the peer's connection should stay open");
 }
 
+/// The flow of a connection between the hosts, as host 1 sees it.
+fn flow_at_host_1(pair: &Pair<Streams>, conn: Conn) -> Flow {
+    let local = pair.hosts[1].stack.local_address(conn).expect("a connection");
+    Flow::new(local, SocketAddr::from(([10, 0, 0, 1], PORT))).expect("both ends of one family")
+}
+
+#[test]
+fn segments_of_an_exported_connection_that_was_lost_elsewhere_are_answered_by_resets() {
+    let (mut pair, conn) = established();
+    let flow = flow_at_host_1(&pair, conn);
+    pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
+    let frame = retransmission(&mut pair);
+    let (now, stack) = (pair.now, &mut pair.hosts[1].stack);
+    stack.handle_frame(now, &frame);
+    assert_eq!(stack.counters().resets_sent, 0);
+    stack.end_exported(now, flow);
+    stack.handle_frame(now, &frame);
+    assert_eq!(stack.counters().resets_sent, 1);
+}
+
+#[test]
+fn a_connection_that_has_come_back_does_not_end_with_its_export() {
+    let (mut pair, conn) = established();
+    let flow = flow_at_host_1(&pair, conn);
+    move_all(&mut pair, 1);
+    pair.hosts[1].stack.end_exported(pair.now, flow);
+    while pair.hosts.iter().any(|host| host.application.completed == 0) {
+        pair.step(Duration::from_secs(1));
+        assert!(pair.now < Time(60_000_000_000), "the streams should end");
+    }
+    // One of the two ends is in TIME-WAIT now, and stays in it.
+    pair.hosts[1].stack.end_exported(pair.now, flow);
+    assert_eq!(pair.hosts.each_ref().map(|host| host.stack.counters().resets_sent), [0, 0]);
+}
+
+/// Unknown segments to another address than the stack's own get no answer; those of a lost connection do.
+#[test]
+fn a_connection_at_an_imported_address_is_reset_after_its_loss_elsewhere() {
+    let (mut pair, conn) = established();
+    let flow = flow_at_host_1(&pair, conn);
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
+    let mut other_stack = Stack::new(pair.now, settings(3)).expect("valid settings");
+    let moved = other_stack.import(pair.now, &state).expect("room for a connection");
+    other_stack.export(pair.now, moved).expect("an established connection");
+    let mut frame = retransmission(&mut pair);
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+    other_stack.handle_frame(pair.now, &frame);
+    assert_eq!(other_stack.counters().resets_sent, 0);
+    other_stack.end_exported(pair.now, flow);
+    other_stack.handle_frame(pair.now, &frame);
+    assert_eq!(other_stack.counters().resets_sent, 1);
+}
+
 #[test]
 fn repeated_moves_send_no_further_keep_alive() {
     let (mut pair, mut conn) = established();
@@ -184,16 +237,8 @@ fn repeated_moves_send_no_further_keep_alive() {
     assert!(sent < 10, "no keep-alive should be sent after each move: {sent} frames sent");
 }
 
-#[test]
-fn segments_of_an_imported_and_aborted_connection_are_answered_by_resets() {
-    let (mut pair, conn) = established();
-    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
-    let mut other_stack = Stack::new(pair.now, settings(3)).expect("valid settings");
-    let moved = other_stack.import(pair.now, &state).expect("room for a connection");
-    other_stack.abort(moved);
-    let mut slot = vec![0; 1514];
-    while other_stack.poll_transmit(pair.now, &mut slot).is_some() {} // all frames are lost
-    assert_eq!(other_stack.counters().resets_sent, 1);
+/// A retransmission of host 0, whose peer's stack has exported the connection.
+fn retransmission(pair: &mut Pair<Streams>) -> Vec<u8> {
     let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let recorded = frames.clone();
     pair.hosts[1].application.streams.clear();
@@ -206,7 +251,20 @@ fn segments_of_an_imported_and_aborted_connection_are_answered_by_resets() {
     for _ in 0..20 {
         pair.step(Duration::from_secs(1));
     }
-    let mut frame = frames.borrow().last().expect("a retransmission of the peer").clone();
+    frames.borrow().last().expect("a retransmission of the peer").clone()
+}
+
+#[test]
+fn segments_of_an_imported_and_aborted_connection_are_answered_by_resets() {
+    let (mut pair, conn) = established();
+    let state = pair.hosts[1].stack.export(pair.now, conn).expect("an established connection");
+    let mut other_stack = Stack::new(pair.now, settings(3)).expect("valid settings");
+    let moved = other_stack.import(pair.now, &state).expect("room for a connection");
+    other_stack.abort(moved);
+    let mut slot = vec![0; 1514];
+    while other_stack.poll_transmit(pair.now, &mut slot).is_some() {} // all frames are lost
+    assert_eq!(other_stack.counters().resets_sent, 1);
+    let mut frame = retransmission(&mut pair);
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
     other_stack.handle_frame(pair.now, &frame);
     assert_eq!(other_stack.counters().resets_sent, 2);

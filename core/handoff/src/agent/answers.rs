@@ -143,9 +143,8 @@ impl Agent {
             (Status::NoEntry, _) => false,
             _ => return,
         };
-        let frames = self.lent.handle_entry(now, &flow, is_elsewhere);
-        if !frames.is_empty() {
-            self.events.push_back(Event::Deliver { frames });
+        if let Some(frames) = self.lent.handle_entry(now, &flow, is_elsewhere) {
+            self.events.push_back(Event::LoanEnded { flow, frames });
         }
     }
 

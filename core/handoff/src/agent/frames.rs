@@ -61,7 +61,7 @@ impl Agent {
         if self.lent.is_question_due(now, &flow, self.settings.times.asking()) {
             self.request(now, Request::Get { flow });
         }
-        let is_held = is_opening && self.lent.hold(&flow, frame, &self.held_bytes);
+        let is_held = self.lent.hold(&flow, frame, is_opening, &self.held_bytes);
         if is_held { Sorted::Held } else { Sorted::Dropped }
     }
 

@@ -30,7 +30,7 @@ fn an_owner_takes_its_flow_back_after_the_switch_has_lost_all_entries() {
     rack.complete(1, 2, STATE);
     rack.advance(200);
     rack.restart_switch();
-    assert_eq!(rack.client_reaches(1), (1, Sorted::Dropped), "the packet is stray");
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Held), "the packet is stray");
     rack.advance(300);
     assert_eq!(rack.client_reaches(2), (2, Sorted::Stack));
     assert_eq!(rack.agent(2).counters().reclaimed, 1);
@@ -66,7 +66,7 @@ fn a_new_connection_waits_until_the_switch_has_confirmed_that_the_moved_one_has_
     assert!(rack.entry().is_none());
     assert_eq!(rack.sort_syn(1), Sorted::Held);
     rack.deliver();
-    assert_eq!(rack.events(1), [Event::Deliver { frames: vec![syn(1)] }]);
+    assert_eq!(rack.events(1), [Event::LoanEnded { flow: flow(), frames: vec![syn(1)] }]);
     assert_eq!(rack.client_reaches(2), (1, Sorted::Stack));
 }
 
@@ -82,7 +82,28 @@ fn an_owner_that_never_takes_its_flow_back_blocks_it_for_a_few_seconds_only() {
     assert_eq!(rack.events(1), [], "server 2 may still have taken the flow back");
     assert_eq!(rack.sort_syn(2), Sorted::Held);
     rack.deliver();
-    assert_eq!(rack.events(1), [Event::Deliver { frames: vec![syn(2)] }]);
+    assert_eq!(rack.events(1), [Event::LoanEnded { flow: flow(), frames: vec![syn(2)] }]);
+}
+
+/// The original owner's stack may reset the client only when no other server can transmit for the flow.
+#[test]
+fn a_loan_to_a_silent_server_ends_when_the_flow_has_returned() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.cut(2);
+    rack.advance(900);
+    let stray = segment_at(1, 1);
+    assert_eq!(rack.sort(1, &stray), Sorted::Held);
+    rack.advance(20);
+    assert_eq!(rack.events(1), [], "the entry names server 2");
+    rack.advance(200);
+    assert!(!rack.may_transmit(2));
+    let (server, frame) = rack.client_sends(2);
+    assert_eq!((server, rack.sort(1, &frame)), (1, Sorted::Held), "the switch has not answered yet");
+    assert_eq!(rack.sort(1, &stray), Sorted::Dropped, "one packet waits");
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::LoanEnded { flow: flow(), frames: vec![frame] }]);
+    assert_eq!(rack.client_reaches(3), (1, Sorted::Stack));
 }
 
 #[test]

@@ -41,6 +41,10 @@ impl Server {
                 self.deliver_all(application, now, frames);
             }
             Event::Deliver { frames } => self.deliver_all(application, now, frames),
+            Event::LoanEnded { flow, frames } => {
+                self.end_exported(now, flow);
+                self.deliver_all(application, now, frames);
+            }
             Event::Drop { flow, .. } => self.drop_connection(application, now, flow),
             // At the target, the move has failed. At the source, `Ended` follows.
             Event::Gone { flow, .. } => _ = self.reserved.remove(&flow),
@@ -77,9 +81,10 @@ impl Server {
     ) {
         let imported = self.place(&flow).and_then(|place| self.connections.import(now, flow, state, place));
         let Some(Imported { conn, peer, listener, attachment }) = imported else {
-            // The stack answers the client's next segment by a reset.
+            // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
             self.policy.leave(&flow);
+            self.end_exported(now, flow);
             return self.with_agent(|agent| agent.connection_ended(now, flow));
         };
         self.counters.imported += u64::from(!is_return);
@@ -94,6 +99,13 @@ impl Server {
     fn deliver_all<A: Movable>(&mut self, application: &mut A, now: Time, frames: Vec<Vec<u8>>) {
         for frame in frames {
             self.pass_frame(application, now, &frame);
+        }
+    }
+
+    /// An exported connection does not exist on another server any more.
+    fn end_exported(&mut self, now: Time, flow: Flow) {
+        if let Some(place) = self.place(&flow) {
+            self.connections.end_exported(now, flow, place);
         }
     }
 

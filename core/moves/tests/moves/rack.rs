@@ -21,7 +21,7 @@ use spillway_wire::switch::{Flow, ServerId};
 use crate::client::Client;
 use crate::echo::Echo;
 
-const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
+pub const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time of one turn.
 const TURN: Duration = Duration::from_micros(100);
 const CONTROL: &str = "10.0.255.254:7300";
@@ -128,6 +128,8 @@ pub struct Host {
     meter: Meter,
     cpu: Duration,
     datagrams: VecDeque<Vec<u8>>,
+    /// The process is stopped: it takes no turns, and what arrives is lost.
+    pub is_paused: bool,
     /// The device does not take frames, so that the server exports no connection.
     pub is_device_busy: bool,
     pub results: Vec<OrderResult>,
@@ -175,6 +177,7 @@ impl Rack {
             meter: Meter::new(now, Duration::ZERO),
             cpu: Duration::ZERO,
             datagrams: VecDeque::new(),
+            is_paused: false,
             is_device_busy: false,
             results: Vec::new(),
             decisions: Vec::new(),
@@ -280,6 +283,10 @@ impl Rack {
         let number_of_frames = host.frames.len().min(host.frames_max);
         let frames: Vec<_> = host.frames.drain(..number_of_frames).collect();
         let datagrams = std::mem::take(&mut host.datagrams);
+        if host.is_paused {
+            host.frames.clear();
+            return;
+        }
         host.look(now, number_of_frames);
         host.server.begin_turn(&mut host.echo, now);
         for payload in datagrams {

@@ -7,7 +7,7 @@ use spillway_moves::OrderResult;
 use spillway_transport::LostReason;
 use spillway_wire::handoff::Reason;
 
-use crate::rack::Rack;
+use crate::rack::{OWNER_TIMEOUT, Rack};
 
 /// Stops the client, and checks that all bytes return before the connection closes.
 #[track_caller]
@@ -118,4 +118,23 @@ fn moved_connections_may_be_aborted_by_the_application() {
     for number in [1, 2] {
         assert_eq!(rack.host(number).server.connections().flows().count(), 0, "server {number}");
     }
+}
+
+/// The new owner falls silent. The original owner resets the client as soon as the switch has returned the flow, and not
+/// before.
+#[test]
+fn a_client_is_reset_when_its_connection_is_lost_with_a_silent_server() {
+    let mut rack = Rack::new(100);
+    rack.order(1, 2).unwrap();
+    rack.run_until("the connection moves", |rack| rack.host(2).echo.here.len() == 1);
+    rack.run(Duration::from_millis(200));
+    rack.host(2).is_paused = true;
+    rack.run(OWNER_TIMEOUT);
+    assert_eq!(rack.client.lost, None, "server 2 may own the flow");
+    // The client's retransmission timer has doubled a few times.
+    rack.run(2 * OWNER_TIMEOUT);
+    assert_eq!(rack.client.lost, Some(LostReason::Reset));
+    rack.host(2).is_paused = false;
+    rack.run_until("server 2 drops the connection", |rack| rack.host(2).echo.here.is_empty());
+    assert_eq!(rack.counters(2).lost, 1);
 }

@@ -10,6 +10,7 @@ use spillway_transport::{Conn, Time};
 use spillway_wire::state::ConnectionState;
 
 use crate::connection::Connection;
+use crate::flow::Flow;
 use crate::stack::Stack;
 
 /// Why a connection cannot be exported.
@@ -77,6 +78,12 @@ impl Stack {
         let stage = self.connection(conn).ok_or(ExportError::Unknown)?.exported_stage()?;
         let connection = self.remove_exported(now, conn).ok_or(ExportError::Unknown)?;
         Ok(connection.export(now, stage))
+    }
+
+    /// An exported connection does not exist on another stack any more: from now on its segments are answered by resets
+    /// (RFC 9293 §3.10.7.1). Does nothing if this stack has the connection or has not exported it.
+    pub fn end_exported(&mut self, now: Time, flow: Flow) {
+        self.forget_moved(now, flow);
     }
 
     /// Continues an exported connection, and returns its new id; there is no `Opened` event. Its local address may

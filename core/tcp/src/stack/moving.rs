@@ -32,6 +32,15 @@ impl Stack {
         Some(connection)
     }
 
+    /// Forgets that a connection was exported. Does nothing if it has come back or a new one has followed.
+    pub(crate) fn forget_moved(&mut self, now: Time, flow: Flow) {
+        self.now = self.now.max(now);
+        if self.time_waits.has_moved(&flow) {
+            self.time_waits.forget(&flow);
+            self.remember_aborted(flow);
+        }
+    }
+
     pub(crate) fn add_imported(
         &mut self,
         now: Time,

@@ -99,7 +99,7 @@ impl TimeWaits {
         is_queued_there && self.entries.remove(&flow).is_some()
     }
 
-    /// Removes a connection that is imported again or followed by a new one.
+    /// Removes a connection that is imported again, followed by a new one, or lost.
     pub(super) fn forget(&mut self, flow: &Flow) {
         self.entries.remove(flow);
     }
@@ -107,6 +107,11 @@ impl TimeWaits {
     /// Whether a connection is in TIME-WAIT.
     pub(super) fn has_closed(&self, flow: &Flow) -> bool {
         self.entries.get(flow).is_some_and(|entry| matches!(entry.time_wait, TimeWait::Closed { .. }))
+    }
+
+    /// Whether a connection was exported.
+    pub(super) fn has_moved(&self, flow: &Flow) -> bool {
+        self.entries.get(flow).is_some_and(|entry| matches!(entry.time_wait, TimeWait::Moved { .. }))
     }
 
     pub(super) fn contains(&self, flow: &Flow) -> bool {

@@ -135,6 +135,10 @@ impl Rack {
                 }
             }
             Event::Deliver { frames } => self.deliver_held(application, now, index, frames),
+            Event::LoanEnded { flow, frames } => {
+                self.end_exported(now, index, flow);
+                self.deliver_held(application, now, index, frames);
+            }
             Event::Drop { flow, cause } => self.drop_flow(application, now, index, flow, cause),
             Event::Gone { flow, cause } => self.give_up_flow(application, now, flow, cause),
             Event::Ended { flow, result } => self.ended.push((flow, result)),
@@ -257,6 +261,18 @@ impl Rack {
         self.drain(application, now);
         for mut frame in frames {
             self.hand_over(application, now, index, (&mut frame, false));
+        }
+    }
+
+    /// A connection that this server has exported does not exist on another server any more.
+    fn end_exported(&mut self, now: Time, index: usize, flow: Flow) {
+        let server = &mut self.servers[index];
+        let server_now = server.time(now);
+        let place = server.agent.as_ref().and_then(|agent| agent.place_of(flow.service()));
+        let here =
+            place.and_then(|place| spillway_tcp::Flow::new(place.into(), SocketAddr::from(flow.client())));
+        if let Some(here) = here {
+            server.stack.end_exported(server_now, here);
         }
     }
 
