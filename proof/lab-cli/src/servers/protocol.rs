@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use super::replies::Replies;
+
 /// Longest line of a request, as in memcached.
 const LINE_BYTES_MAX: usize = 2048;
 /// Longest key, as in memcached.
 const KEY_BYTES_MAX: usize = 250;
+/// Maximum number of keys of one `get`.
+const KEYS_MAX: usize = 128;
 /// Longest value, as in memcached.
-pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
+const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// Values by key, with a bound on the bytes of both.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) enum Outcome {
     Answered(usize),
     /// The request is not complete yet.
     Incomplete,
+    /// So many replies wait that the request must be repeated when some have left; `get` then continues.
+    Full,
     /// The client ends the connection, or breaks the protocol so that the next request cannot be found.
     Close,
 }
@@ -34,8 +40,17 @@ impl Store {
         Store { values: BTreeMap::new(), bytes: 0, bytes_max }
     }
 
-    /// Executes the first request in `input`, and appends its reply to `reply`.
-    pub(super) fn execute(&mut self, input: &[u8], reply: &mut Vec<u8>) -> Outcome {
+    /// Executes the first request in `input`, and appends its reply to `reply`. `keys_answered`: keys of this `get` whose
+    /// values are in earlier replies; 0 for a new request.
+    pub(super) fn execute(
+        &mut self,
+        input: &[u8],
+        reply: &mut Replies,
+        keys_answered: &mut usize,
+    ) -> Outcome {
+        if reply.is_full() {
+            return Outcome::Full;
+        }
         let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
             return if input.len() < LINE_BYTES_MAX { Outcome::Incomplete } else { too_long(reply) };
         };
@@ -46,11 +61,24 @@ impl Store {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
         let consumed = end + 1;
         match words.as_slice() {
-            [b"get", keys @ ..] if !keys.is_empty() => self.get(keys, reply),
+            [b"get", keys @ ..] if keys.len() > KEYS_MAX => {
+                reply.push(format!("CLIENT_ERROR more than {KEYS_MAX} keys\r\n").as_bytes());
+            }
+            [b"get", keys @ ..] if !keys.is_empty() => {
+                for key in &keys[*keys_answered..] {
+                    if reply.is_full() {
+                        return Outcome::Full;
+                    }
+                    self.get(key, reply);
+                    *keys_answered += 1;
+                }
+                *keys_answered = 0;
+                reply.push(b"END\r\n");
+            }
             [b"set", key, flags, _, length, rest @ ..] => {
                 let numbers = number(flags).zip(number(length).map(|length| length as usize));
                 let Some((flags, length)) = numbers.filter(|(_, length)| *length <= VALUE_BYTES_MAX) else {
-                    reply.extend_from_slice(b"SERVER_ERROR object too large for cache\r\n");
+                    reply.push(b"SERVER_ERROR object too large for cache\r\n");
                     return Outcome::Close;
                 };
                 let Some(data) = input.get(consumed..consumed + length + 2) else {
@@ -58,38 +86,35 @@ impl Store {
                 };
                 let is_silent = rest == [&b"noreply"[..]];
                 let Some(value) = data.strip_suffix(b"\r\n") else {
-                    reply.extend_from_slice(b"CLIENT_ERROR bad data chunk\r\n");
+                    reply.push(b"CLIENT_ERROR bad data chunk\r\n");
                     return Outcome::Close;
                 };
                 let line = self.set(key, flags, value);
                 if !is_silent {
-                    reply.extend_from_slice(line);
+                    reply.push(line);
                 }
                 return Outcome::Answered(consumed + length + 2);
             }
             [b"delete", key, rest @ ..] => {
                 let line: &[u8] = if self.remove(key) { b"DELETED\r\n" } else { b"NOT_FOUND\r\n" };
                 if rest != [&b"noreply"[..]] {
-                    reply.extend_from_slice(line);
+                    reply.push(line);
                 }
             }
-            [b"version"] => reply.extend_from_slice(b"VERSION spillway-lab\r\n"),
+            [b"version"] => reply.push(b"VERSION spillway-lab\r\n"),
             [b"quit"] => return Outcome::Close,
-            _ => reply.extend_from_slice(b"ERROR\r\n"),
+            _ => reply.push(b"ERROR\r\n"),
         }
         Outcome::Answered(consumed)
     }
 
-    fn get(&self, keys: &[&[u8]], reply: &mut Vec<u8>) {
-        for key in keys {
-            let Some((flags, value)) = self.values.get(*key) else { continue };
-            reply.extend_from_slice(b"VALUE ");
-            reply.extend_from_slice(key);
-            reply.extend_from_slice(format!(" {flags} {}\r\n", value.len()).as_bytes());
-            reply.extend_from_slice(value);
-            reply.extend_from_slice(b"\r\n");
-        }
-        reply.extend_from_slice(b"END\r\n");
+    fn get(&self, key: &[u8], reply: &mut Replies) {
+        let Some((flags, value)) = self.values.get(key) else { return };
+        reply.push(b"VALUE ");
+        reply.push(key);
+        reply.push(format!(" {flags} {}\r\n", value.len()).as_bytes());
+        reply.push(value);
+        reply.push(b"\r\n");
     }
 
     fn set(&mut self, key: &[u8], flags: u32, value: &[u8]) -> &'static [u8] {
@@ -117,8 +142,8 @@ fn number(word: &[u8]) -> Option<u32> {
     std::str::from_utf8(word).ok()?.parse().ok()
 }
 
-fn too_long(reply: &mut Vec<u8>) -> Outcome {
-    reply.extend_from_slice(b"CLIENT_ERROR line too long\r\n");
+fn too_long(reply: &mut Replies) -> Outcome {
+    reply.push(b"CLIENT_ERROR line too long\r\n");
     Outcome::Close
 }
 
@@ -128,11 +153,11 @@ mod tests {
 
     /// Executes all requests of an input. Returns the replies, and how many bytes were consumed.
     fn run(store: &mut Store, input: &[u8]) -> (String, usize, Outcome) {
-        let (mut reply, mut at) = (Vec::new(), 0);
+        let (mut reply, mut at, mut keys) = (Replies::default(), 0, 0);
         loop {
-            match store.execute(&input[at..], &mut reply) {
+            match store.execute(&input[at..], &mut reply, &mut keys) {
                 Outcome::Answered(bytes) => at += bytes,
-                other => return (String::from_utf8(reply).unwrap(), at, other),
+                other => return (String::from_utf8(reply.waiting().to_vec()).unwrap(), at, other),
             }
         }
     }
@@ -177,5 +202,30 @@ mod tests {
         assert_eq!(run(&mut store, &[b'x'; LINE_BYTES_MAX]).2, Outcome::Close);
         assert_eq!(run(&mut store, &[b'x'; LINE_BYTES_MAX - 1]).2, Outcome::Incomplete);
         assert_eq!(run(&mut store, b"set k 0 0 1\r\nlong\r\n").2, Outcome::Close);
+    }
+    #[test]
+    fn a_get_stops_while_replies_wait_and_continues_after_them() {
+        let mut store = Store::new(1 << 20);
+        store.set(b"a", 0, &[b'v'; 30_000]);
+        let request = b"get a a none a a a\r\n";
+        let (mut reply, mut keys, mut answered) = (Replies::default(), 0, Vec::new());
+        let mut outcomes = Vec::new();
+        while outcomes.last() != Some(&Outcome::Answered(request.len())) {
+            outcomes.push(store.execute(request, &mut reply, &mut keys));
+            assert!(reply.waiting().len() < 100_000);
+            answered.extend_from_slice(reply.waiting());
+            reply.take(reply.waiting().len());
+        }
+        assert_eq!((outcomes.len(), outcomes[0], keys), (2, Outcome::Full, 0));
+        let value = format!("VALUE a 0 30000\r\n{}\r\n", "v".repeat(30_000));
+        assert_eq!(answered, format!("{}END\r\n", value.repeat(5)).as_bytes());
+    }
+
+    #[test]
+    fn a_get_has_a_bounded_number_of_keys() {
+        let mut store = Store::new(1000);
+        let get = |keys| format!("get{}\r\n", " a".repeat(keys));
+        assert_eq!(run(&mut store, get(KEYS_MAX).as_bytes()).0, "END\r\n");
+        assert_eq!(run(&mut store, get(KEYS_MAX + 1).as_bytes()).0, "CLIENT_ERROR more than 128 keys\r\n");
     }
 }
