@@ -11,7 +11,9 @@ use super::replies::{Replies, empty};
 
 /// Bytes that a client may send ahead.
 const WINDOW_BYTES: usize = 64 * 1024;
-/// Bytes of keys and values.
+/// Bytes of unfinished requests and of waiting replies of all clients. A client beyond them is reset.
+const HELD_BYTES_MAX: usize = 64 << 20;
+/// Bytes of items.
 const STORE_BYTES_MAX: usize = 64 << 20;
 
 /// The server.
@@ -19,6 +21,8 @@ const STORE_BYTES_MAX: usize = 64 << 20;
 pub(crate) struct Kv {
     store: Store,
     clients: BTreeMap<Conn, Client>,
+    /// The sum of all clients' `held`.
+    held: usize,
 }
 
 #[derive(Debug, Default)]
@@ -31,13 +35,15 @@ struct Client {
     keys_answered: usize,
     /// Replies that the stack has no room for.
     replies: Replies,
+    /// Bytes in `input` and `replies` at the end of the last event.
+    held: usize,
     /// The client has ended its direction, or must be closed: the connection ends after the replies.
     is_ending: bool,
 }
 
 impl Kv {
     pub(crate) fn new() -> Kv {
-        Kv { store: Store::new(STORE_BYTES_MAX), clients: BTreeMap::new() }
+        Kv { store: Store::new(STORE_BYTES_MAX), clients: BTreeMap::new(), held: 0 }
     }
 
     /// Executes requests, sends replies, and grants what the client may send.
@@ -50,6 +56,13 @@ impl Kv {
                 break !are_sent;
             }
         };
+        let held = client.input.len() + client.replies.held();
+        self.held = self.held - client.held + held;
+        client.held = held;
+        if held > 0 && self.held > HELD_BYTES_MAX {
+            self.forget(conn);
+            return out.abort(conn);
+        }
         if client.is_ending {
             if !waits {
                 out.finish(conn);
@@ -59,6 +72,12 @@ impl Kv {
         let more = if waits { 0 } else { WINDOW_BYTES - client.granted.min(WINDOW_BYTES) };
         client.granted += more;
         out.grant(conn, u32::try_from(more).unwrap_or(u32::MAX));
+    }
+    /// Forgets a client, and frees what it holds.
+    fn forget(&mut self, conn: Conn) {
+        if let Some(client) = self.clients.remove(&conn) {
+            self.held -= client.held;
+        }
     }
 }
 
@@ -111,7 +130,7 @@ impl Application for Kv {
                 }
             }
             Event::Room | Event::Acknowledged { .. } => {}
-            Event::Lost(_) => _ = self.clients.remove(&conn),
+            Event::Lost(_) => self.forget(conn),
         }
         self.work(conn, out);
     }
@@ -137,7 +156,7 @@ impl Movable for Kv {
     }
 
     fn leave(&mut self, _now: Time, conn: Conn) -> Option<Attachment> {
-        self.clients.remove(&conn);
+        self.forget(conn);
         None
     }
 
@@ -152,6 +171,7 @@ mod tests {
     use super::*;
 
     const CONN: Conn = Conn { slot: 0, generation: 0 };
+    const CONN_OF_ANOTHER: Conn = Conn { slot: 1000, generation: 0 };
 
     fn data(kv: &mut Kv, conn: Conn, bytes: &[u8], out: &mut TestTransport) {
         kv.handle(Time::ZERO, conn, Event::Data { end: 0, bytes }, out);
@@ -183,5 +203,38 @@ mod tests {
         let item = format!("VALUE a 0 {}\r\n", value.len()).len() + value.len() + 2;
         let expected = "STORED\r\n".len() + 100 * item + "END\r\nVERSION spillway-lab\r\n".len();
         assert_eq!(total + out.sent.len(), expected);
+    }
+
+    #[test]
+    fn unfinished_requests_and_waiting_replies_of_all_clients_are_bounded() {
+        let (mut kv, mut out) = (Kv::new(), TestTransport::default());
+        let unfinished = [b"set k 0 0 1048576\r\n".to_vec(), vec![b'v'; 1 << 20]].concat();
+        let clients = u32::try_from(HELD_BYTES_MAX / unfinished.len()).unwrap();
+        let conn = |slot| Conn { slot, generation: 0 };
+        for slot in 0..=clients {
+            assert_eq!(out.aborted, []);
+            open(&mut kv, conn(slot), &mut out);
+            data(&mut kv, conn(slot), &unfinished, &mut out);
+        }
+        assert_eq!(out.aborted, [conn(clients)], "the client that exceeds the bound is reset");
+        // Others go on: requests that are complete, and those that end now.
+        out.room = 1000;
+        open(&mut kv, CONN_OF_ANOTHER, &mut out);
+        data(&mut kv, CONN_OF_ANOTHER, b"version\r\n", &mut out);
+        data(&mut kv, conn(0), b"\r\n", &mut out);
+        assert_eq!(out.sent, b"VERSION spillway-lab\r\nSTORED\r\n");
+        // Each client that ends gives its bytes back.
+        for slot in 0..=clients {
+            kv.handle(Time::ZERO, conn(slot), Event::Lost(spillway_transport::LostReason::Reset), &mut out);
+        }
+        assert_eq!((kv.held, out.aborted.len()), (0, 1));
+        // Replies count, too.
+        out.room = 0;
+        let get = b"get k\r\n";
+        for slot in 0..=clients {
+            open(&mut kv, conn(slot), &mut out);
+            data(&mut kv, conn(slot), get, &mut out);
+        }
+        assert!(out.aborted.len() > 1 && kv.held <= HELD_BYTES_MAX);
     }
 }

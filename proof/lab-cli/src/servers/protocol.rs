@@ -13,7 +13,10 @@ const KEYS_MAX: usize = 128;
 /// Longest value, as in memcached.
 const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// Values by key, with a bound on the bytes of both.
+/// Bytes of memory of a stored item beside its key and its value: measured with 1,000,000 items.
+const ITEM_OVERHEAD_BYTES: usize = 128;
+
+/// Values by key, with a bound on the bytes of the items.
 #[derive(Debug)]
 pub(crate) struct Store {
     values: BTreeMap<Vec<u8>, (u32, Vec<u8>)>,
@@ -122,7 +125,7 @@ impl Store {
             return b"CLIENT_ERROR bad command line format\r\n";
         }
         self.remove(key);
-        let bytes = key.len() + value.len();
+        let bytes = item_bytes(key, value);
         if self.bytes + bytes > self.bytes_max {
             return b"SERVER_ERROR out of memory storing object\r\n";
         }
@@ -133,9 +136,14 @@ impl Store {
 
     fn remove(&mut self, key: &[u8]) -> bool {
         let Some((_, value)) = self.values.remove(key) else { return false };
-        self.bytes -= key.len() + value.len();
+        self.bytes -= item_bytes(key, &value);
         true
     }
+}
+
+/// Bytes of memory of an item.
+fn item_bytes(key: &[u8], value: &[u8]) -> usize {
+    ITEM_OVERHEAD_BYTES + key.len() + value.len()
 }
 
 fn number(word: &[u8]) -> Option<u32> {
@@ -178,16 +186,16 @@ mod tests {
     fn requests_are_incomplete_at_every_cut() {
         let request = b"set key 1 0 4\r\n\r\n\r\n\r\n";
         for length in 0..request.len() {
-            let mut store = Store::new(100);
+            let mut store = Store::new(1000);
             let outcome = run(&mut store, &request[..length]);
             assert_eq!(outcome, (String::new(), 0, Outcome::Incomplete), "{length} bytes");
         }
-        assert_eq!(run(&mut Store::new(100), request).0, "STORED\r\n");
+        assert_eq!(run(&mut Store::new(1000), request).0, "STORED\r\n");
     }
 
     #[test]
     fn keys_values_lines_and_the_store_are_bounded() {
-        let mut store = Store::new(10);
+        let mut store = Store::new(2 * ITEM_OVERHEAD_BYTES + 10);
         assert_eq!(run(&mut store, b"set a 0 0 9\r\n123456789\r\nset b 0 0 0\r\n\r\n").0, {
             "STORED\r\nSERVER_ERROR out of memory storing object\r\n"
         });
@@ -203,6 +211,15 @@ mod tests {
         assert_eq!(run(&mut store, &[b'x'; LINE_BYTES_MAX - 1]).2, Outcome::Incomplete);
         assert_eq!(run(&mut store, b"set k 0 0 1\r\nlong\r\n").2, Outcome::Close);
     }
+    #[test]
+    fn items_without_values_count_with_their_memory() {
+        let mut store = Store::new(10 * (ITEM_OVERHEAD_BYTES + 1));
+        let input: String = (0..=10).map(|key| format!("set {key:x} 0 0 0\r\n\r\n")).collect();
+        let replies = "STORED\r\n".repeat(10) + "SERVER_ERROR out of memory storing object\r\n";
+        assert_eq!(run(&mut store, input.as_bytes()).0, replies);
+        assert_eq!(run(&mut store, b"delete 0\r\nset a 0 0 0\r\n\r\n").0, "DELETED\r\nSTORED\r\n");
+    }
+
     #[test]
     fn a_get_stops_while_replies_wait_and_continues_after_them() {
         let mut store = Store::new(1 << 20);

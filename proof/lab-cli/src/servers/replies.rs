@@ -36,6 +36,11 @@ impl Replies {
         }
     }
 
+    /// Bytes in the buffer.
+    pub(super) fn held(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
