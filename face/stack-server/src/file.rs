@@ -134,10 +134,12 @@ impl MovesFile {
     }
 }
 
+/// A key of all servers, and its value of one server.
+type Column = (&'static str, fn(&Peer) -> &Spanned<SocketAddr>);
+
 /// Each `address` and each `place` occurs once, has a port, and is of the family of the others.
 fn check_addresses(text: &str, section: &Section) -> Result<(), String> {
-    let columns: [(&str, fn(&Peer) -> &Spanned<SocketAddr>); 2] =
-        [("address", |peer| &peer.address), ("place", |peer| &peer.place)];
+    let columns: [Column; 2] = [("address", |peer| &peer.address), ("place", |peer| &peer.place)];
     for (key, value_of) in columns {
         let values: Vec<_> = section.peers.iter().map(value_of).collect();
         let mut seen = BTreeSet::new();
