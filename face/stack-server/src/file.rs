@@ -16,6 +16,7 @@
 //! place = "10.0.0.5:11211"
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -24,8 +25,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use spillway_keys::read_key_file;
 use spillway_moves::{MovePolicy, ProactiveSettings, ReactiveSettings};
+use spillway_rules::config::{OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN};
 use spillway_values::{parse_duration, parse_mac};
 use spillway_wire::switch::ServerId;
+use toml::Spanned;
 
 use crate::error::EngineError;
 use crate::settings::{MoveSettings, PeerServer};
@@ -53,7 +56,7 @@ struct Section {
     switch: Option<SocketAddr>,
     key_file: Option<PathBuf>,
     peers_key_file: PathBuf,
-    owner_timeout: Option<String>,
+    owner_timeout: Option<Spanned<String>>,
     #[serde(default)]
     policy: PolicyName,
     #[serde(default, rename = "peer")]
@@ -85,9 +88,9 @@ impl PolicyName {
 struct Peer {
     name: String,
     id: u8,
-    address: SocketAddr,
+    address: Spanned<SocketAddr>,
     mac: String,
-    place: SocketAddr,
+    place: Spanned<SocketAddr>,
 }
 
 impl MovesFile {
@@ -107,6 +110,8 @@ impl MovesFile {
         if section.peers.len() > PEERS_MAX {
             return Err(error(format!("{} [[moves.peer]], at most {PEERS_MAX}", section.peers.len())));
         }
+        check_addresses(text, &section).map_err(error)?;
+        check_owner_timeout(text, &section).map_err(error)?;
         Ok(MovesFile { path: path.to_owned(), section })
     }
 
@@ -125,12 +130,22 @@ impl MovesFile {
         let switch = switch.or(section.switch).ok_or_else(|| {
             error("give `switch` in [moves]: the address for control messages of the switch".into())
         })?;
+        if let Some(peer) =
+            section.peers.iter().find(|peer| peer.address.get_ref().is_ipv4() != switch.is_ipv4())
+        {
+            let address = peer.address.get_ref();
+            return Err(error(format!(
+                "address {address} has another address family than the switch, {switch}"
+            )));
+        }
         let in_file = section.key_file.as_ref().map(|path| directory.join(path));
         let key_file = key_file.map(Path::to_owned).or(in_file).ok_or_else(|| {
             error("give `key_file` in [moves]: the key that this server shares with the switch".into())
         })?;
         let owner_timeout = match &section.owner_timeout {
-            Some(text) => parse_duration(text).map_err(|why| error(format!("owner_timeout: {why}")))?,
+            Some(text) => {
+                parse_duration(text.get_ref()).map_err(|why| error(format!("owner_timeout: {why}")))?
+            }
             None => OWNER_TIMEOUT_DEFAULT,
         };
         Ok(MoveSettings {
@@ -144,6 +159,47 @@ impl MovesFile {
     }
 }
 
+/// A key of all servers, and its value of one server.
+type Column = (&'static str, fn(&Peer) -> &Spanned<SocketAddr>);
+
+/// Each `address` and each `place` occurs once, has a port, and is of the family of the others.
+fn check_addresses(text: &str, section: &Section) -> Result<(), String> {
+    let columns: [Column; 2] = [("address", |peer| &peer.address), ("place", |peer| &peer.place)];
+    for (key, value_of) in columns {
+        let values: Vec<_> = section.peers.iter().map(value_of).collect();
+        let mut seen = BTreeSet::new();
+        for value in &values {
+            let address = value.get_ref();
+            let refuse = |why: &str| Err(format!("line {}: {key} {address}: {why}", line_of(text, value)));
+            if address.port() == 0 || address.ip().is_unspecified() {
+                return refuse("give an IP address of the server and a port other than 0");
+            }
+            if address.is_ipv4() != values[0].get_ref().is_ipv4() {
+                return refuse("the other servers have another address family: use IPv4 or IPv6 for all");
+            }
+            if !seen.insert(address) {
+                return refuse("another server has it, too: give each server its own");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_owner_timeout(text: &str, section: &Section) -> Result<(), String> {
+    let Some(value) = &section.owner_timeout else { return Ok(()) };
+    let refuse = |why: String| format!("line {}: owner_timeout: {why}", line_of(text, value));
+    let time = parse_duration(value.get_ref()).map_err(|why| refuse(why.to_string()))?;
+    if (OWNER_TIMEOUT_MIN..=OWNER_TIMEOUT_MAX).contains(&time) {
+        return Ok(());
+    }
+    Err(refuse(format!("give the time of the switch, from {OWNER_TIMEOUT_MIN:?} to {OWNER_TIMEOUT_MAX:?}")))
+}
+
+/// The line of a value, from 1.
+fn line_of<T>(text: &str, value: &Spanned<T>) -> usize {
+    text[..value.span().start].matches('\n').count() + 1
+}
+
 fn peer(peer: &Peer) -> Result<PeerServer, String> {
     if peer.id == 0 {
         return Err(format!("server {:?}: `id` is 1 to 255", peer.name));
@@ -151,9 +207,9 @@ fn peer(peer: &Peer) -> Result<PeerServer, String> {
     Ok(PeerServer {
         name: peer.name.clone(),
         id: ServerId(peer.id),
-        address: peer.address,
+        address: *peer.address.get_ref(),
         mac: parse_mac(&peer.mac).map_err(|why| format!("server {:?}: mac: {why}", peer.name))?,
-        place: peer.place,
+        place: *peer.place.get_ref(),
     })
 }
 
@@ -209,5 +265,38 @@ mod tests {
         assert!(why(switch, None).contains("give `key_file`"));
         assert!(why(switch, Some(Path::new("/none/a.key"))).contains("/none/a.key"));
         assert!(super::peer(&Peer { id: 0, ..file.section.peers[0].clone() }).is_err());
+    }
+
+    #[test]
+    fn values_that_cannot_work_are_refused_with_their_line() {
+        let second = |address: &str, place: &str| {
+            let text = peer("b", 2).replace("10.0.0.5:7720", address).replace("10.0.0.5:11211", place);
+            format!("{HEAD}{}{text}", peer("a", 1))
+        };
+        let head = |timeout: &str| format!("{HEAD}owner_timeout = \"{timeout}\"\n{}", peer("a", 1));
+        assert!(parse(&second("10.0.0.6:7720", "10.0.0.6:11211")).is_ok());
+        let cases = [
+            (second("10.0.0.5:7720", "10.0.0.6:11211"), "line 12: address 10.0.0.5:7720: another server"),
+            (second("10.0.0.6:7720", "10.0.0.5:11211"), "line 14: place 10.0.0.5:11211: another server"),
+            (
+                second("[fd00::6]:7720", "10.0.0.6:11211"),
+                "line 12: address [fd00::6]:7720: the other servers",
+            ),
+            (second("10.0.0.6:7720", "[fd00::6]:7720"), "line 14: place [fd00::6]:7720: the other servers"),
+            (second("0.0.0.0:7720", "10.0.0.6:11211"), "line 12: address 0.0.0.0:7720: give an IP address"),
+            (second("10.0.0.6:0", "10.0.0.6:11211"), "line 12: address 10.0.0.6:0: give an IP address"),
+            (second("10.0.0.6:7720", "10.0.0.6:0"), "line 14: place 10.0.0.6:0: give an IP address"),
+            (head("0s"), "line 3: owner_timeout: give the time"),
+            (head("19ms"), "line 3: owner_timeout: give the time"),
+            (head("2h"), "line 3: owner_timeout: give the time"),
+        ];
+        for (text, expected) in cases {
+            let why = parse(&text).expect_err(expected);
+            assert!(why.contains(expected), "{expected}: {why}");
+        }
+        assert!(parse(&head("20ms")).is_ok() && parse(&head("1h")).is_ok());
+        let file = parse(&head("1s")).unwrap();
+        let why = file.settings("[fd00::1]:9511".parse().ok(), None).unwrap_err().to_string();
+        assert!(why.contains("another address family than the switch"), "{why}");
     }
 }

@@ -139,11 +139,12 @@ impl<A: Movable + 'static> Remote<A> {
     ) -> Result<Results, MoveFailure> {
         let to = to.map(|name| self.about.id_of(name).ok_or(MoveFailure::UnknownServer)).transpose()?;
         let service = self.about.service;
+        let flow = client.map(|client| flow_of(client, service)).transpose()?;
         let (sender, receiver) = channel();
         let waiters = self.waiters.clone();
         let order = move |_, _: &mut A, server: &mut Server| {
-            let flows: Vec<Flow> = match client {
-                Some(client) => Flow::new(client.into(), service.into()).into_iter().collect(),
+            let flows: Vec<Flow> = match flow {
+                Some(flow) => vec![flow],
                 None => server.connections().flows().collect(),
             };
             let mut results: Results = Vec::new();
@@ -201,6 +202,11 @@ impl<A: Movable + 'static> Remote<A> {
     }
 }
 
+/// The connection of a client. No connection has ends of two address families.
+fn flow_of(client: SocketAddr, service: SocketAddr) -> Result<Flow, MoveFailure> {
+    Flow::new(client.into(), service.into()).map_err(|_| MoveFailure::Order(OrderError::NotHere))
+}
+
 /// Waits for the results of `ordered` orders, at most for [`RESULT_TIMEOUT`]. Later results are missing.
 fn wait_for_results(receiver: &Receiver<(Flow, OrderResult)>, ordered: usize) -> Results {
     use spillway_handoff::MoveResult;
@@ -216,4 +222,16 @@ fn wait_for_results(receiver: &Receiver<(Flow, OrderResult)>, ordered: usize) ->
         results.push((flow.client().into(), result));
     }
     results
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_cannot_have_a_connection_is_an_error() {
+        let flow = |client: &str| flow_of(client.parse().unwrap(), "10.0.0.5:11211".parse().unwrap());
+        assert!(flow("10.0.0.7:5").is_ok());
+        assert_eq!(flow("[::1]:5"), Err(MoveFailure::Order(OrderError::NotHere)));
+    }
 }

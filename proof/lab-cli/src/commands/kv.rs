@@ -9,7 +9,7 @@ use crate::servers::{Kv, XdpArgs, run as run_on_stack};
 /// A key-value server for experiments on moves of connections
 ///
 /// It speaks memcached's text protocol: get, set, delete, version, quit. Each server has a store of its own, of at most
-/// 64 MiB.
+/// 64 MiB, and at most 64 MiB of unfinished requests and unread replies of all clients: a client beyond them is reset.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TCP that the server stands on

@@ -6,20 +6,23 @@ use std::collections::BTreeMap;
 use spillway_stack_server::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-use super::protocol::{Outcome, Store, VALUE_BYTES_MAX};
+use super::protocol::{Outcome, Store};
+use super::replies::{Replies, empty};
 
 /// Bytes that a client may send ahead.
 const WINDOW_BYTES: usize = 64 * 1024;
-/// Maximum bytes of all keys and values.
+/// Bytes of unfinished requests and of waiting replies of all clients. A client beyond them is reset.
+const HELD_BYTES_MAX: usize = 64 << 20;
+/// Bytes of items.
 const STORE_BYTES_MAX: usize = 64 << 20;
-/// While this many bytes of replies wait for a client, its requests are not executed: two of the longest values.
-const REPLY_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
 
 /// A key-value server: its store, and what it knows of each client.
 #[derive(Debug)]
 pub(crate) struct Kv {
     store: Store,
     clients: BTreeMap<Conn, Client>,
+    /// The sum of all clients' `held`.
+    held: usize,
 }
 
 #[derive(Debug, Default)]
@@ -28,45 +31,85 @@ struct Client {
     granted: usize,
     /// Received bytes of requests that are not executed yet.
     input: Vec<u8>,
+    /// Keys of the first request in `input`, a `get`, whose values are in `replies` already or have been sent.
+    keys_answered: usize,
     /// Replies that the stack has no room for.
-    reply: Vec<u8>,
+    replies: Replies,
+    /// Bytes in `input` and `replies` at the end of the last event.
+    held: usize,
     /// The client has ended its direction, or must be closed: the connection ends after the replies.
     is_ending: bool,
 }
 
 impl Kv {
     pub(crate) fn new() -> Kv {
-        Kv { store: Store::new(STORE_BYTES_MAX), clients: BTreeMap::new() }
+        Kv { store: Store::new(STORE_BYTES_MAX), clients: BTreeMap::new(), held: 0 }
     }
 
     /// Executes requests, sends replies, and grants what the client may send.
     fn work<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(client) = self.clients.get_mut(&conn) else { return };
-        let mut executed = 0;
-        while client.reply.len() < REPLY_BYTES_MAX {
-            match self.store.execute(&client.input[executed..], &mut client.reply) {
-                Outcome::Answered(bytes) => executed += bytes,
-                Outcome::Incomplete => break,
-                Outcome::Close => {
-                    executed = client.input.len();
-                    client.is_ending = true;
-                    break;
-                }
+        let waits = loop {
+            let is_full = client.execute(&mut self.store);
+            let are_sent = client.send(conn, out);
+            if !(is_full && are_sent) {
+                break !are_sent;
             }
+        };
+        let held = client.input.len() + client.replies.held();
+        self.held = self.held - client.held + held;
+        client.held = held;
+        if held > 0 && self.held > HELD_BYTES_MAX {
+            self.forget(conn);
+            return out.abort(conn);
         }
-        client.input.drain(..executed);
-        let sent = out.send(conn, &client.reply);
-        client.reply.drain(..sent);
         if client.is_ending {
-            if client.reply.is_empty() {
+            if !waits {
                 out.finish(conn);
             }
             return;
         }
-        let waits = client.reply.len() >= REPLY_BYTES_MAX;
         let more = if waits { 0 } else { WINDOW_BYTES - client.granted.min(WINDOW_BYTES) };
         client.granted += more;
         out.grant(conn, u32::try_from(more).unwrap_or(u32::MAX));
+    }
+    /// Forgets a client, and frees what it holds.
+    fn forget(&mut self, conn: Conn) {
+        if let Some(client) = self.clients.remove(&conn) {
+            self.held -= client.held;
+        }
+    }
+}
+
+impl Client {
+    /// Executes requests. Returns whether it has stopped because so many replies wait.
+    fn execute(&mut self, store: &mut Store) -> bool {
+        let mut executed = 0;
+        let is_full = loop {
+            match store.execute(&self.input[executed..], &mut self.replies, &mut self.keys_answered) {
+                Outcome::Answered(bytes) => executed += bytes,
+                Outcome::Incomplete => break false,
+                Outcome::Full => break true,
+                Outcome::Close => {
+                    executed = self.input.len();
+                    self.is_ending = true;
+                    break false;
+                }
+            }
+        };
+        if executed == self.input.len() {
+            empty(&mut self.input);
+        } else {
+            self.input.drain(..executed);
+        }
+        is_full
+    }
+
+    /// Sends replies. Returns whether the stack has taken all of them; if not, an event reports new room.
+    fn send<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
+        let sent = out.send(conn, self.replies.waiting());
+        self.replies.take(sent);
+        self.replies.is_empty()
     }
 }
 
@@ -87,7 +130,7 @@ impl Application for Kv {
                 }
             }
             Event::Room | Event::Acknowledged { .. } => {}
-            Event::Lost(_) => _ = self.clients.remove(&conn),
+            Event::Lost(_) => self.forget(conn),
         }
         self.work(conn, out);
     }
@@ -107,17 +150,91 @@ impl Movable for Kv {
         self.clients.get(&conn).is_some_and(|client| {
             client.granted == WINDOW_BYTES
                 && client.input.is_empty()
-                && client.reply.is_empty()
+                && client.replies.is_empty()
                 && !client.is_ending
         })
     }
 
     fn leave(&mut self, _now: Time, conn: Conn) -> Option<Attachment> {
-        self.clients.remove(&conn);
+        self.forget(conn);
         None
     }
 
     fn on_migrated<T: Transport>(&mut self, _now: Time, conn: Conn, _arrival: &Arrival<'_>, _out: &mut T) {
         self.clients.insert(conn, Client { granted: WINDOW_BYTES, ..Client::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_transport::TestTransport;
+    use super::*;
+
+    const CONN: Conn = Conn { slot: 0, generation: 0 };
+    const CONN_OF_ANOTHER: Conn = Conn { slot: 1000, generation: 0 };
+
+    fn data(kv: &mut Kv, conn: Conn, bytes: &[u8], out: &mut TestTransport) {
+        kv.handle(Time::ZERO, conn, Event::Data { end: 0, bytes }, out);
+    }
+
+    fn open(kv: &mut Kv, conn: Conn, out: &mut TestTransport) {
+        let peer = "10.0.0.7:1000".parse().unwrap();
+        kv.handle(Time::ZERO, conn, Event::Opened { peer, listener: Some(0) }, out);
+    }
+
+    #[test]
+    fn replies_to_a_client_that_does_not_read_are_bounded_and_then_complete() {
+        let (mut kv, mut out) = (Kv::new(), TestTransport { room: 1000, ..TestTransport::default() });
+        open(&mut kv, CONN, &mut out);
+        let value = "v".repeat(1 << 20);
+        data(&mut kv, CONN, format!("set a 0 0 {}\r\n{value}\r\n", value.len()).as_bytes(), &mut out);
+        out.room = 1000;
+        let get = format!("get{}\r\nversion\r\n", " a".repeat(100));
+        data(&mut kv, CONN, get.as_bytes(), &mut out);
+        let (mut total, granted) = (0, out.granted);
+        while !kv.is_at_safe_point(CONN) {
+            assert!(kv.clients[&CONN].replies.waiting().len() < (1 << 20) + 70_000);
+            assert_eq!(out.granted, granted, "the client may not send while replies wait");
+            (out.room, total) = (300_000, total + out.sent.len());
+            out.sent.clear();
+            kv.handle(Time::ZERO, CONN, Event::Room, &mut out);
+        }
+        assert!(out.sent.ends_with(b"\r\nEND\r\nVERSION spillway-lab\r\n"));
+        let item = format!("VALUE a 0 {}\r\n", value.len()).len() + value.len() + 2;
+        let expected = "STORED\r\n".len() + 100 * item + "END\r\nVERSION spillway-lab\r\n".len();
+        assert_eq!(total + out.sent.len(), expected);
+    }
+
+    #[test]
+    fn unfinished_requests_and_waiting_replies_of_all_clients_are_bounded() {
+        let (mut kv, mut out) = (Kv::new(), TestTransport::default());
+        let unfinished = [b"set k 0 0 1048576\r\n".to_vec(), vec![b'v'; 1 << 20]].concat();
+        let clients = u32::try_from(HELD_BYTES_MAX / unfinished.len()).unwrap();
+        let conn = |slot| Conn { slot, generation: 0 };
+        for slot in 0..=clients {
+            assert_eq!(out.aborted, []);
+            open(&mut kv, conn(slot), &mut out);
+            data(&mut kv, conn(slot), &unfinished, &mut out);
+        }
+        assert_eq!(out.aborted, [conn(clients)], "the client that exceeds the bound is reset");
+        // Others go on: requests that are complete, and those that end now.
+        out.room = 1000;
+        open(&mut kv, CONN_OF_ANOTHER, &mut out);
+        data(&mut kv, CONN_OF_ANOTHER, b"version\r\n", &mut out);
+        data(&mut kv, conn(0), b"\r\n", &mut out);
+        assert_eq!(out.sent, b"VERSION spillway-lab\r\nSTORED\r\n");
+        // Each client that ends gives its bytes back.
+        for slot in 0..=clients {
+            kv.handle(Time::ZERO, conn(slot), Event::Lost(spillway_transport::LostReason::Reset), &mut out);
+        }
+        assert_eq!((kv.held, out.aborted.len()), (0, 1));
+        // Replies count, too.
+        out.room = 0;
+        let get = b"get k\r\n";
+        for slot in 0..=clients {
+            open(&mut kv, conn(slot), &mut out);
+            data(&mut kv, conn(slot), get, &mut out);
+        }
+        assert!(out.aborted.len() > 1 && kv.held <= HELD_BYTES_MAX);
     }
 }

@@ -1,12 +1,16 @@
 //! Servers on the user-level stack, whose connections move between hosts.
 //!
 //! - `echo`: returns what it receives; `kv`: memcached's text protocol; both are applications without I/O
-//! - `protocol`: memcached's requests and the store; `run`: options, and the process around an application
+//! - `protocol`, `replies`: the requests of `kv`, and what waits for room in the stack
+//! - `run`: options, and the process around an application
 
 mod echo;
 mod kv;
 mod protocol;
+mod replies;
 mod run;
+#[cfg(test)]
+mod test_transport;
 
 pub(crate) use echo::Echo;
 pub(crate) use kv::Kv;

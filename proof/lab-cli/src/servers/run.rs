@@ -1,11 +1,16 @@
 //! Options of servers on the user-level stack, and the process around them.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use spillway_daemon::Log;
 use spillway_stack_server::{EngineError, EngineSettings, Movable, MovesFile, ProcessSettings};
+
+/// Maximum time to write the lines that wait when the process ends.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Options of a server on the user-level stack.
 #[derive(Clone, Debug, clap::Args)]
@@ -49,14 +54,13 @@ pub(crate) struct XdpArgs {
 
 /// Runs a server until SIGTERM. Prints a line when clients can connect.
 pub(crate) fn run<A: Movable + Send + 'static>(args: &XdpArgs, command: &str, application: A) -> ExitCode {
-    start_log();
-    match serve(args, command, application) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("spillway-lab {command}: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let served = start_log().map_err(EngineError::Host).and_then(|()| serve(args, command, application));
+    let code = served.unwrap_or_else(|error| {
+        spillway_daemon::log_line(&format!("spillway-lab {command}: {error}"));
+        ExitCode::FAILURE
+    });
+    spillway_daemon::flush_log(FLUSH_TIMEOUT);
+    code
 }
 
 fn serve<A: Movable + Send + 'static>(
@@ -77,8 +81,70 @@ fn serve<A: Movable + Send + 'static>(
     spillway_stack_server::run(&settings, &process, application, || println!("serving {service}"))
 }
 
-fn start_log() {
-    let log = tracing_subscriber::fmt().with_ansi(false).with_target(false).with_writer(io::stderr);
+/// Sets up the log: a separate thread writes all lines, so that a full pipe does not stop the stack's thread.
+fn start_log() -> io::Result<()> {
+    let dropped =
+        |count| format!("{count} log lines dropped: standard error was written too slowly\n").into_bytes();
+    let log = Log::to_standard_error(dropped)?;
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_target(false)
+        .with_writer(move || Line(log))
+        .log_internal_errors(false);
     // Fails only if a log is already set up.
-    let _ = tracing::subscriber::set_global_default(log.finish());
+    let _ = tracing::subscriber::set_global_default(subscriber.finish());
+    Ok(())
+}
+
+/// Passes a line to the log; the tracing library writes each line with one call.
+struct Line(&'static Log);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.put(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const CHILD: &str = "SPILLWAY_TEST_OF_THE_LOG";
+
+    /// The test runs itself as a process whose standard error is a pipe that is never read.
+    #[test]
+    fn a_log_that_is_not_read_stops_no_thread() {
+        if std::env::var_os(CHILD).is_some() {
+            start_log().unwrap();
+            (0..10_000).for_each(|number| tracing::info!(number, "a line of the log"));
+            println!("written");
+            std::process::exit(0);
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "servers::run::tests::a_log_that_is_not_read_stops_no_thread", "--nocapture"])
+            .env(CHILD, "1")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, receiver) = channel();
+        std::thread::spawn(move || {
+            let is_written = output.lines().map_while(Result::ok).any(|line| line.ends_with("written"));
+            sender.send(is_written).unwrap();
+        });
+        let is_written = receiver.recv_timeout(Duration::from_secs(30));
+        let _ = child.kill();
+        child.wait().unwrap();
+        assert_eq!(is_written, Ok(true), "the child waits for the reader of its log");
+    }
 }
