@@ -1,6 +1,6 @@
 //! The moves of a run: which connection moves when, and which fault strikes at which step.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use spillway_handoff::MoveResult;
@@ -25,7 +25,8 @@ pub(crate) struct Moving {
     pub(crate) target: Cable,
     case: Option<Case>,
     began_at: Time,
-    reached: Option<Step>,
+    /// Steps whose first message was sent. *received* of a state in one part leaves after *own*.
+    reached: BTreeSet<Step>,
     has_struck: bool,
 }
 
@@ -81,17 +82,16 @@ impl Script {
     pub(crate) fn begin(&mut self, now: Time, flow: Flow, (source, target): (Cable, Cable)) {
         let case = self.cases.pop_front().flatten();
         *self.requested.entry(flow).or_default() += 1;
-        let (began_at, reached, has_struck) = (now, None, false);
+        let (began_at, reached, has_struck) = (now, BTreeSet::new(), false);
         self.moving = Some(Moving { flow, source, target, case, began_at, reached, has_struck });
     }
 
     /// A message of the move is sent. Returns the fault that strikes now.
     pub(crate) fn reach(&mut self, step: Step) -> Option<Case> {
         let moving = self.moving.as_mut()?;
-        if moving.reached >= Some(step) {
+        if !moving.reached.insert(step) {
             return None;
         }
-        moving.reached = Some(step);
         let case = moving.case.filter(|case| case.step == step)?;
         moving.has_struck = true;
         Some(case)
@@ -99,14 +99,14 @@ impl Script {
 
     /// The step of a sealed message from one server to another.
     pub(crate) fn step_between(&mut self, from: Cable, to: Cable) -> Option<Step> {
-        let moving = self.moving.as_mut().filter(|moving| moving.reached >= Some(Step::RelayedPrepared))?;
+        let moving = self.moving.as_mut().filter(|moving| moving.reached.contains(&Step::RelayedPrepared))?;
         if (from, to) == (moving.source, moving.target) {
             return Some(Step::State);
         }
-        if (from, to) != (moving.target, moving.source) || moving.reached < Some(Step::State) {
+        if (from, to) != (moving.target, moving.source) || !moving.reached.contains(&Step::State) {
             return None;
         }
-        Some(if moving.reached >= Some(Step::OwnAnswer) { Step::Accepted } else { Step::Received })
+        Some(if moving.reached.contains(&Step::OwnAnswer) { Step::Accepted } else { Step::Received })
     }
 
     /// Notes the outcome of the move, if there is one.
