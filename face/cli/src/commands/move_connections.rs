@@ -35,7 +35,8 @@ pub(crate) struct Args {
     manual_override: Option<Override>,
 
     /// How long the override holds; afterwards auto [default: until `auto`]
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, requires = "manual_override")]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration, requires = "manual_override",
+        conflicts_with_all = ["connection", "all", "to"])]
     lasts: Option<Duration>,
 
     /// The server that gets them, by its name among the servers of the service [default: the least loaded one]
