@@ -171,7 +171,7 @@ fn control_messages_of_the_hosts_own_server_need_the_daemon() {
     let [local, remote] = &mut agents;
     assert_eq!(remote.ask(Request::Get { flow }).unwrap().status, Status::Ok);
     let refused = local.ask(Request::Get { flow }).unwrap_err().to_string();
-    assert!(refused.contains("no control endpoint"), "the port is closed: {refused}");
+    assert!(refused.contains("not a control endpoint"), "the port is closed: {refused}");
     let daemon = scene.start_daemon(&scene.a);
     assert_eq!(local.ask(Request::Get { flow }).unwrap().status, Status::Ok);
     for mut agent in scene.agents_at(1) {
