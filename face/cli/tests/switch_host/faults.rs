@@ -79,7 +79,10 @@ fn a_removed_filter_is_attached_again_and_detach_leaves_nothing() {
         connections.check();
     }
     let log = daemon.stderr().unwrap();
-    assert!(log.contains("another program has removed the filter") && log.contains("attached again"), "{log}");
+    assert!(
+        log.contains("another program has removed the filter") && log.contains("attached again"),
+        "{log}"
+    );
     // A filter of somebody else stays.
     let file = scene.scratch.path("bytecode");
     fs::write(&file, "1,6 0 0 0").unwrap();

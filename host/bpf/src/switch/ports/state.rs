@@ -27,7 +27,7 @@ pub enum PortState {
         /// The index of the interface.
         interface: u32,
     },
-    /// The XDP program is attached, and the tc program at the egress is not: somebody has removed the filter. Only in host
+    /// The XDP program is attached, and the tc program at the egress is not: another program has removed the filter. Only in host
     /// mode.
     WithoutEgress {
         /// The index of the interface.
