@@ -493,5 +493,5 @@ fn an_interface_that_does_not_exist_is_not_an_error() {
     assert_eq!(config.missing_interfaces(), ["spw-none0", "spw-none1", "spw-none2"]);
     let reading = Reading { base: keys.0.clone(), reads_host: true };
     let loopback = read_text(&VALID.replace("\"eth0\"", "\"lo\""), &reading).unwrap_err();
-    assert!(loopback[0].message.contains("needs an Ethernet interface"), "{loopback:?}");
+    assert!(loopback[0].message.contains("not an Ethernet interface"), "{loopback:?}");
 }
