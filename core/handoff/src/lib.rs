@@ -24,6 +24,7 @@ mod buffer;
 mod event;
 mod forward;
 mod lent;
+mod loads;
 mod membership;
 mod migration;
 mod peers;
@@ -34,7 +35,8 @@ mod settings;
 mod test_flow;
 mod transfer;
 
-pub use agent::{Agent, Counters, PeerLoad};
+pub use agent::{Agent, Counters};
 pub use event::{Cause, Event, MoveError, MoveResult, Sorted, Transmit};
+pub use loads::PeerLoad;
 pub use migration::MoveTimes;
 pub use settings::{Limits, Peer, Service, Settings};

@@ -13,8 +13,6 @@ mod output;
 mod prepare;
 mod timers;
 
-pub use self::loads::PeerLoad;
-
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -25,12 +23,12 @@ use spillway_wire::handoff::Reason;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
 
-use self::loads::Loads;
 use crate::budget::Budget;
 use crate::buffer::HeldFrames;
 use crate::event::{Cause, Event, MoveError, Transmit};
 use crate::forward::Forwards;
 use crate::lent::Lent;
+use crate::loads::Loads;
 use crate::membership::Membership;
 use crate::migration::source::Source;
 use crate::migration::target::Target;
