@@ -32,7 +32,7 @@ pub struct ServerStatus {
     pub connections: usize,
     /// Moves, by result.
     pub moves: MoveCounts,
-    /// What the server decides by itself.
+    /// The server's policy for moves, and its decisions.
     #[serde(default)]
     pub policy: PolicyStatus,
 }

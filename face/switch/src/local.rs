@@ -58,8 +58,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Local {
-    /// The sockets for these control endpoints, to be given to [`replace`](Self::replace). An endpoint that has a socket keeps
-    /// it.
+    /// Opens sockets for these control endpoints; pass them to [`replace`](Self::replace). An endpoint that already has a
+    /// socket keeps that socket.
     ///
     /// # Errors
     /// Another program has the port.

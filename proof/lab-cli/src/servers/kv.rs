@@ -73,7 +73,8 @@ impl Kv {
         client.granted += more;
         out.grant(conn, u32::try_from(more).unwrap_or(u32::MAX));
     }
-    /// Forgets a client, and frees what it holds.
+
+    /// Removes a client, and subtracts its held bytes from the total.
     fn forget(&mut self, conn: Conn) {
         if let Some(client) = self.clients.remove(&conn) {
             self.held -= client.held;
@@ -82,7 +83,7 @@ impl Kv {
 }
 
 impl Client {
-    /// Executes requests. Returns whether it has stopped because so many replies wait.
+    /// Executes requests. Returns whether execution has stopped because the buffer of replies is full.
     fn execute(&mut self, store: &mut Store) -> bool {
         let mut executed = 0;
         let is_full = loop {

@@ -179,7 +179,7 @@ impl Fault {
 pub struct Case {
     /// The step.
     pub step: Step,
-    /// What happens there.
+    /// The fault that strikes at this step.
     pub fault: Fault,
 }
 
