@@ -11,7 +11,6 @@ use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::packet::{ipv4, tcp};
 use spillway_wire::switch::{Flow, ServerId};
 
-pub use crate::service::OWNER_TIMEOUT;
 use crate::service::{CLIENT, agent_settings, control_frame, end, ip_frame, mac, port, switch_config};
 
 type Losses = Box<dyn FnMut(u8, Option<u8>, &[u8]) -> bool>;
