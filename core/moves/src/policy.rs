@@ -24,13 +24,13 @@ pub type PolicySettings = MigrationSettings;
 /// Decisions of a policy, by reason and outcome; each number only rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecisionCounts {
-    /// Ordered because of the server's own load.
+    /// Moves that were ordered because of the server's own load.
     pub load: u64,
-    /// Ordered because of a demand above the mean of all servers.
+    /// Moves that were ordered because of a demand above the mean of all servers.
     pub above_mean: u64,
-    /// Ordered because the override is *on*.
+    /// Moves that were ordered because the override is *on*.
     pub manual_override: u64,
-    /// Ordered or decided moves that have failed.
+    /// Moves that were decided and have failed, or could not be ordered.
     pub failed: u64,
     /// Planned moves that a limit has forbidden.
     pub forbidden: u64,

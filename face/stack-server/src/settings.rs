@@ -24,7 +24,7 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// A server without moves.
+    /// Settings of a server whose connections do not move, with defaults.
     pub fn new(interface: &str, service: SocketAddr) -> EngineSettings {
         EngineSettings {
             interface: interface.to_owned(),

@@ -235,7 +235,7 @@ mod tests {
         agent.send(b"short").unwrap();
         agent.send(&[0; MESSAGE_BYTES + 1]).unwrap();
         agent.send(&[0; MESSAGE_BYTES]).unwrap();
-        // Under another key: the program drops it.
+        // The message's tag is under another key, so the program drops the message.
         agent.send(&fresh_key().unwrap().emit(&release())).unwrap();
         local.turn(TIMEOUT, &tables, Some(&server(&key)));
         assert_eq!(local.counts(), (0, 4));

@@ -50,7 +50,7 @@ impl Reader<'_> {
         ports
     }
 
-    /// In host mode there is one port, for servers.
+    /// In host mode, checks that there is exactly one port, and that it is for servers.
     fn check_only_port(&mut self, sections: &[Spanned<PortSection>]) {
         match sections {
             [only] if only.get_ref().may_own.is_some() => {}
