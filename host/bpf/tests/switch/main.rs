@@ -27,7 +27,7 @@ fn the_program_loads() {
     assert!(!verified("spillway_switch").is_empty());
 }
 
-/// Also the program for the egress, which a switch that was loaded for tests has.
+/// The program for the egress loads, too: a switch that was loaded for tests has it.
 #[test]
 fn the_programs_of_host_mode_load() {
     let Some(switch) = loaded(Switch::load_for_tests(&host_config(3), EPOCH)) else { return };
