@@ -8,6 +8,8 @@ mod datagrams;
 mod faults;
 #[path = "switch/lab.rs"]
 mod lab;
+#[path = "switch/rule.rs"]
+mod rule;
 #[path = "switch_host/scene.rs"]
 mod scene;
 mod support;
