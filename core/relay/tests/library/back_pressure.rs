@@ -124,15 +124,7 @@ fn client_that_does_not_read_refusals_is_no_longer_read() {
     let held = harness.relay.buffered_bytes();
     assert!(held < 256 * 1024, "the relay should buffer little: {held} bytes");
     let id = other.open();
-    other.link.compose(id, b"get x");
-    other.exchange(&mut harness).unwrap();
-    assert!(
-        harness
-            .exchange()
-            .iter()
-            .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x")),
-        "another client's request should be forwarded"
-    );
+    other.assert_request_is_forwarded(&mut harness, id);
     // When the client reads its refusals, the relay reads the client's requests again.
     let granted = harness.transport.record(flooder.conn).granted;
     harness.transport.record(flooder.conn).room = 1 << 20;

@@ -9,7 +9,7 @@ use spillway_batch::{
 };
 use spillway_transport::{Application, Conn};
 
-use crate::harness::{Harness, client_key};
+use crate::harness::{Harness, Observed, client_key};
 
 /// The address of a client's host, and a port.
 pub const CLIENT: &str = "10.9.0.1:5000";
@@ -65,6 +65,16 @@ impl Client {
 
     pub fn open(&mut self) -> Id {
         self.link.open(CLIENT.parse().unwrap(), None).unwrap()
+    }
+
+    /// Sends a request on an open connection, and checks that the relay forwards it to the server.
+    #[track_caller]
+    pub fn assert_request_is_forwarded(&mut self, harness: &mut Harness, id: Id) {
+        self.link.compose(id, b"get x");
+        self.exchange(harness).unwrap();
+        let is_request =
+            |observed: &Observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x");
+        assert!(harness.exchange().iter().any(is_request), "another client's request should be forwarded");
     }
 
     /// Exchanges bytes between the client and the relay until neither has output.

@@ -8,7 +8,7 @@ use spillway_relay::Config;
 use spillway_transport::Conn;
 
 use crate::client::Client;
-use crate::harness::{Harness, Observed, config};
+use crate::harness::{Harness, config};
 
 /// Library clients that send only parts of long records are closed at the memory bound.
 #[test]
@@ -36,15 +36,7 @@ fn incomplete_records_count_against_the_memory_limit() {
     // An incomplete record holds the memory of a whole one, 16,000 bytes: 12 of 40 fit 200,000.
     assert!((25..=30).contains(&closed), "25 to 30 of 40 clients should be closed, not {closed}");
     assert_eq!(harness.relay.status().services[0].counters.reset.memory, closed as u64);
-    complete.link.compose(id, b"get x");
-    complete.exchange(&mut harness).unwrap();
-    assert!(
-        harness
-            .exchange()
-            .iter()
-            .any(|observed| matches!(observed, Observed::Data(_, bytes) if bytes == b"get x")),
-        "another client's request should be forwarded"
-    );
+    complete.assert_request_is_forwarded(&mut harness, id);
 }
 
 /// The first part of an incomplete record counts as memory of its client, which can be closed for it.
