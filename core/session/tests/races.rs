@@ -39,7 +39,7 @@ fn bytes_pass_in_both_directions_and_are_freed_when_acknowledged() {
     let mut world = session_in_progress();
     assert_eq!(world.client.unacknowledged_bytes(), 0);
     assert_eq!(world.table.info(world.session.unwrap()).unwrap().bytes_kept, 0);
-    // In total many times the size of the buffers.
+    // Both ends write many times the size of the buffers.
     for _ in 0..100 {
         world.client_writes(300);
         world.server_writes(300);

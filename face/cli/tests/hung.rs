@@ -90,7 +90,7 @@ fn the_key_q_ends_top_while_a_daemon_hangs() {
     let host = Host::new();
     let mut terminal = Terminal::new();
     let [input, output, errors] = terminal.streams();
-    // In a session of its own, whose terminal this is.
+    // The command runs in a session of its own, whose terminal this is.
     let mut top = Command::new("setsid")
         .args(["--ctty", "--wait", SPILLWAY, "top", "--interval", "3600", "--socket", &host.hung()])
         .stdin(input)

@@ -101,7 +101,7 @@ fn the_policy_alone_moves_connections_and_nothing_is_lost() {
     let Some(scene) = Scene::start_with(0, false) else { return };
     let daemon = scene.start_daemon();
     let servers = Servers::start_with_policy(&scene, "echo", "reactive");
-    // Until all connections are there.
+    // The override forbids moves until all connections are open.
     assert_eq!(servers.set_override("a", "off")["override"], "off");
     servers.set_override("b", "off");
     let clients = Clients::start(&scene.client, scene.service(), POLICY_CONNECTIONS);

@@ -386,7 +386,7 @@ fn clients_behind_haproxy_keep_their_addresses() {
 
 #[test]
 fn status_finds_all_admin_sockets_where_units_put_them() {
-    // In a mount namespace with its own /run.
+    // The script runs in a mount namespace with its own /run.
     let script = r#"
         mount -t tmpfs none /run && mkdir /run/spillway /run/spillway-sidecar-a || exit 1
         "$1" helper --service a=127.0.0.1:1 --listen 127.0.0.1:0 --threads 1 \

@@ -44,7 +44,7 @@ enum Life {
 pub enum FlushOutcome {
     /// Nothing was written: the connection is dead, or the socket is not writable.
     Nothing,
-    /// As much was written as the kernel accepts.
+    /// The kernel has accepted all bytes that it has room for.
     Done {
         /// Room must be reported to the application.
         has_room: bool,

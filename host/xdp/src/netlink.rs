@@ -81,7 +81,7 @@ mod tests {
         };
         assert_eq!(read(&[&one[..], &one].concat()), [true, true]);
         assert_eq!(read(&[&one[..], &[9; 3], &one].concat()), [true, false]);
-        // Without the body of an address message.
+        // A message about an address, without its body.
         let mut short = one.clone();
         short.truncate(HEADER_BYTES);
         short[..4].copy_from_slice(&(HEADER_BYTES as u32).to_ne_bytes());

@@ -137,7 +137,7 @@ impl Activation {
         if members == helped && members > 0 && !self.is_moving() {
             return Some(Stage::Helped); // the direct members have left, or the server has requested help
         } else if self.late_looks < self.settings.late_looks || self.memory.is_barred(now) {
-            // Not late, or within a back-off.
+            // No attempt: the group is not late, or a back-off lasts.
         } else if !self.has_helpers {
             if !core::mem::replace(&mut self.has_reported_no_helpers, true) {
                 self.notice(Notice::NoHelpers { retry_in: None });

@@ -69,7 +69,7 @@ fn other_protocols_are_switched_like_ip() {
     assert_eq!(unchanged(0, &frame), drop(Verdict::DropShort));
     frame.push(0x34);
     assert_eq!(unchanged(0, &frame), to(Verdict::Switched, 3));
-    // To the port's own address: the kernel's.
+    // A frame to the port's own address passes to the kernel.
     frame[..6].copy_from_slice(&port_mac(0).0);
     assert_eq!(unchanged(0, &frame), PASS);
     // The address of another port is not a station.
@@ -84,7 +84,7 @@ fn reserved_group_addresses_stay_on_their_link() {
         let expected = if last < 16 { drop(Verdict::DropLinkLocal) } else { FLOOD };
         assert_eq!(unchanged(0, &udp(target, "10.0.9.9:1", "10.0.1.3:2").bytes()), expected, "{last}");
     }
-    // Before the check of headers.
+    // The destination is checked before the headers.
     let mut cut = udp(Mac([0x01, 0x80, 0xc2, 0, 0, 0]), "10.0.9.9:1", "10.0.1.3:2").bytes();
     cut.truncate(20);
     assert_eq!(unchanged(0, &cut), drop(Verdict::DropLinkLocal));

@@ -283,7 +283,7 @@ fn p6_no_event_follows_an_abort(rig: &mut dyn Rig) {
         assert!(rig.on(other(side), |probe, _| probe.saw(target, Seen::Lost(LostReason::Reset))));
         rig.settle();
     }
-    // Before the connection was established.
+    // An abort before the connection is established.
     let target = rig.listener();
     let early = connect(rig, target);
     rig.on(Connecting, |probe, out| probe.abort(early, out));

@@ -29,7 +29,7 @@ impl Servers {
         Servers::start_with_policy(scene, command, "none")
     }
 
-    /// With a policy for moves.
+    /// As [`start`](Servers::start), with a policy for moves.
     pub fn start_with_policy(scene: &Scene, command: &str, policy: &str) -> Servers {
         let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
         assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());

@@ -204,7 +204,7 @@ fn a_daemon_that_is_killed_while_it_changes_the_interface_breaks_no_connection()
     scene.configure(&scene.a, "spare0", SPARE_MAC);
     let Some(points) = points_after_the_attachment(&scene) else { return };
     for (number, point) in points.into_iter().enumerate() {
-        // From the one interface to the other one, and back.
+        // The interface changes to the other one, and back.
         let (name, mac) = match number % 2 {
             0 => (interface.as_str(), Mac(scene.a.mac())),
             _ => ("spare0", SPARE_MAC),

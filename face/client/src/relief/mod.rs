@@ -51,7 +51,7 @@ pub struct Move {
     /// The port number for the first attempt to connect: with it, the helper's thread that has answered
     /// serves the session.
     local_port: Option<u16>,
-    /// From [`ReliefSettings::session`].
+    /// The settings of [`ReliefSettings::session`].
     settings: SessionSettings,
 }
 

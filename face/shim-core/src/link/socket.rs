@@ -47,7 +47,7 @@ impl WatchedSocket {
         WatchedSocket { link, fd, set, adopted: false, interest: Interest::INPUT }
     }
 
-    /// For a vacant slot.
+    /// The value of a vacant slot.
     pub(super) fn none(link: u32) -> WatchedSocket {
         WatchedSocket::new(link, -1, 0)
     }

@@ -25,7 +25,7 @@ pub const TCP_OFFSET: usize = if IS_IPV6 { frame::TCP_AT6 } else { frame::TCP_AT
 /// The segment size of a peer whose SYN has no MSS option.
 pub const MSS_DEFAULT: u16 = if IS_IPV6 { 1220 } else { 536 };
 
-/// Of two addresses, the one of the traces' family.
+/// The one of two addresses that is of the traces' family.
 pub fn either(ipv4: &str, ipv6: &str) -> IpAddr {
     if IS_IPV6 { ipv6 } else { ipv4 }.parse().expect("an address")
 }

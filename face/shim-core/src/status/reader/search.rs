@@ -63,7 +63,7 @@ mod tests {
     use crate::status::reader::test_pages::{scratch, write};
     use crate::status::test_holder::Holder;
 
-    /// In a directory that lists its newest file first.
+    /// The directory's file system lists the newest file first.
     #[test]
     fn page_is_found_among_many_other_files() {
         let directory = Path::new("/dev/shm").join(format!("spillway-many-{}", std::process::id()));

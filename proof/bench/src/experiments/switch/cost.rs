@@ -82,7 +82,7 @@ struct Measured {
     /// Time of a run, in ns.
     works: BTreeMap<Work, Rounds<f64>>,
     trips: BTreeMap<Trip, Rounds<Times>>,
-    /// In the order of [`Joined::ALL`].
+    /// Transfers, in the order of [`Joined::ALL`].
     transfers: [Rounds<Transfer>; 4],
     /// Runs of the program whose result was compared.
     runs: u64,

@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(median("ns_per_control", Some("get")), Some(300.0));
         assert_eq!(median("ns_per_control_without_tags", Some("get")), Some(140.0));
         assert_eq!(median("added_delay_per_hop_us", None), Some(1.0));
-        // Not measured here: the row is there, and says so.
+        // A row that was not measured is present, and says so.
         let missing = results.rows.iter().find(|row| row.params.get("kind") == Some(&"hold".into())).unwrap();
         assert!(!missing.valid && missing.why.contains("no valid run"));
     }

@@ -125,7 +125,7 @@ pub struct Programs {
     hub: Hub,
     /// Two servers, and flows of [`CLIENT`] and [`MOVER`].
     small: Bed,
-    /// Of `small`: the owner and the generation of [`MOVER`]'s flow.
+    /// The owner and the generation of [`MOVER`]'s flow in `small`.
     moved: (u8, u64),
     /// Beds by number of owners, each with the generation of the flow of [`MOVER`].
     choosing: Vec<(u8, Bed, u64)>,
