@@ -8,14 +8,14 @@ pub fn say_hello(agents: &mut [Agent; 2], service: Endpoint) {
     for agent in &mut *agents {
         agent.hello().unwrap();
     }
-    send_heartbeats(agents, service);
+    assert_eq!(send_heartbeats(agents, service), [Status::Ok; 2]);
 }
 
-pub fn send_heartbeats(agents: &mut [Agent; 2], service: Endpoint) {
-    for agent in agents {
-        let heartbeat = Request::Heartbeat { service, load: 5, free_places: 9, weight: 1 };
-        assert_eq!(agent.ask(heartbeat).unwrap().status, Status::Ok);
-    }
+/// Sends a heartbeat of each server. Returns the statuses of the answers: on a slow host a server may have been silent for
+/// too long.
+pub fn send_heartbeats(agents: &mut [Agent; 2], service: Endpoint) -> [Status; 2] {
+    let heartbeat = Request::Heartbeat { service, load: 5, free_places: 9, weight: 1 };
+    agents.each_mut().map(|agent| agent.ask(heartbeat).unwrap().status)
 }
 
 /// Moves the rule of a flow to the place of the second server, whether the client has connected or not. Returns the

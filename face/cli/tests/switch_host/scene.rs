@@ -8,7 +8,7 @@ use serde_json::Value;
 use spillway_auth::Key;
 use spillway_lab::{Agent, Forwarding, Host, Lab, Launch, Process};
 use spillway_wire::packet::ethernet::Mac;
-use spillway_wire::switch::{Flow, ServerId, Site};
+use spillway_wire::switch::{Flow, ServerId, Site, Status};
 
 use crate::daemon::{self, Mounts};
 use crate::lab::{hosts, lab};
@@ -180,7 +180,7 @@ impl Scene {
     }
 
     pub fn heartbeats(&self, agents: &mut [Agent; 2], family: usize) {
-        rule::send_heartbeats(agents, self.service(family).into());
+        assert_eq!(rule::send_heartbeats(agents, self.service(family).into()), [Status::Ok; 2]);
     }
 
     /// Moves the rule of a client's flow to server `b`, whether the client has connected or not. Returns the generation.
