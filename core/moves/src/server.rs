@@ -17,6 +17,7 @@ use spillway_wire::switch::{Endpoint, Flow, ServerId};
 use crate::application::Movable;
 use crate::connections::Connections;
 use crate::ends::Ends;
+use crate::losses::{Loss, Losses};
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
 
@@ -49,6 +50,7 @@ pub struct Server {
     /// Requests since the last look at the load.
     served: u32,
     results: VecDeque<(Order, OrderResult)>,
+    losses: Losses,
     counters: Counters,
 }
 
@@ -91,6 +93,7 @@ impl Server {
             policy: Policy::none(),
             served: 0,
             results: VecDeque::new(),
+            losses: Losses::default(),
             counters: Counters::default(),
         }
     }
@@ -185,6 +188,11 @@ impl Server {
     /// The next order that has ended.
     pub fn poll_result(&mut self) -> Option<(Order, OrderResult)> {
         self.results.pop_front()
+    }
+
+    /// The next connection that this server has lost, and how.
+    pub fn poll_loss(&mut self) -> Option<(Flow, Loss)> {
+        self.losses.poll()
     }
 
     fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {

@@ -199,6 +199,7 @@ impl Plan {
                 pause_ns_max: rng.log_uniform(1_000_000, 200_000_000),
                 early_ends_per_1000: if is_crowded || planted.is_some() { 0 } else { rng.pick(&[0, 50]) },
                 grant_bytes: rng.log_uniform(500, 256 * 1024),
+                unwritten_bytes_max: 64 * 1024,
                 gate_ns_max: rng.log_uniform(100_000, 500_000_000),
                 may_time_out,
             },
@@ -256,8 +257,10 @@ impl Plan {
             clients_max: rng.range(6, 12) as usize, // fits: a few
             pause_ns_max: 5_000_000,
             early_ends_per_1000: 0,
-            // Acknowledgements that wait at a gate for longer would be retransmission timeouts without any move.
+            // Acknowledgements that wait for longer, at a gate or for a server that reads, would be retransmission timeouts
+            // without any move.
             gate_ns_max: 20_000_000,
+            unwritten_bytes_max: u64::MAX,
             may_time_out: false,
             ..self.behaviour
         };

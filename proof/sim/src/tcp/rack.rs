@@ -35,6 +35,8 @@ pub(super) struct Server {
     /// Datagrams of other servers.
     pub(super) messages: VecDeque<Vec<u8>>,
     pub(super) is_paused: bool,
+    /// Retransmission timeouts that [`Rack::new_timeouts`] has returned.
+    timeouts_seen: u64,
 }
 
 impl Server {
@@ -119,6 +121,7 @@ impl Rack {
                 inbox: VecDeque::new(),
                 messages: VecDeque::new(),
                 is_paused: false,
+                timeouts_seen: 0,
             }
         };
         Rack {
@@ -153,6 +156,15 @@ impl Rack {
     pub(crate) fn sum(&self, of: fn(&Counters) -> u64) -> u64 {
         let present = self.servers.iter().map(|server| server.stack.counters());
         present.chain(&self.retired).map(of).sum()
+    }
+
+    /// Retransmission timeouts since the last call, by server; only servers with at least one.
+    pub(crate) fn new_timeouts(&mut self) -> impl Iterator<Item = (usize, u64)> {
+        self.servers.iter_mut().enumerate().filter_map(|(index, server)| {
+            let all = server.stack.counters().timeouts;
+            let new = all.saturating_sub(std::mem::replace(&mut server.timeouts_seen, all));
+            (new > 0).then_some((index, new))
+        })
     }
 
     /// Flows that were taken back after the switch had lost its entries.

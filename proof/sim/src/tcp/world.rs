@@ -258,6 +258,7 @@ impl World {
             self.witness.record_import(flow, server);
         }
         self.trace_drops(host);
+        self.trace_timeouts(host);
         for (server, payload) in controls {
             let cable = Cable { host, server };
             self.control_messages += 1;
@@ -290,6 +291,15 @@ impl World {
                 trace(drop.line());
             }
             self.last_drops.add(drop);
+        }
+    }
+
+    /// Adds a line to the trace for each server with new retransmission timeouts.
+    fn trace_timeouts(&mut self, host: usize) {
+        let Some(trace) = &mut self.trace else { return };
+        for (server, timeouts) in self.hosts[host].rack.new_timeouts() {
+            let us = self.now.as_nanos() as f64 / 1e3;
+            trace(format!("{us:14.1} host {host} server {server}: {timeouts} retransmission timeouts"));
         }
     }
 

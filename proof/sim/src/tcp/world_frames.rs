@@ -24,7 +24,11 @@ impl World {
         let Some(target) = cabling.cable_of(to) else { return };
         let leg = Leg::Between(cabling.port_of(from), cabling.port_of(target));
         for delay in self.stage_transfer(from, target, payload) {
-            for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, payload) {
+            let arrivals = self.fabric.send(self.now, leg, payload);
+            if let Some(trace) = &mut self.trace {
+                trace(format!("{} {leg:?}, {} bytes", line(self.now, payload, &arrivals), payload.len()));
+            }
+            for Arrival { at, frame, .. } in arrivals {
                 self.agenda.add(at + delay, WorldEvent::FromServer { to: target, payload: frame });
             }
         }

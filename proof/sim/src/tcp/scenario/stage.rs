@@ -131,6 +131,10 @@ impl World {
         let flow = host.rack.request_scripted_move(host_now, source.server, client, id);
         if let (Some(flow), Some(script)) = (flow, &mut self.script) {
             script.begin(now, flow, (source, target));
+            if let Some(trace) = &mut self.trace {
+                let us = now.as_nanos() as f64 / 1e3;
+                trace(format!("{us:14.1} {} moves from {source:?} to {target:?}", flow.client()));
+            }
             self.turn_after(source.host, 0);
         }
     }
