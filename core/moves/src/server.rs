@@ -238,9 +238,14 @@ impl Server {
     /// When the next turn is due if nothing arrives.
     #[must_use]
     pub fn poll_timeout<A: Movable>(&self, application: &A) -> Option<Time> {
-        let own = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
-        let others = [application.poll_timeout(), self.agent.as_ref().map(Agent::poll_timeout)];
-        let policy = self.policy.poll_timeout();
-        own.into_iter().chain(others).flatten().chain(policy).min()
+        self.poll_own_timeout().into_iter().chain(application.poll_timeout()).min()
+    }
+
+    /// As [`poll_timeout`](Self::poll_timeout), without the application's timers: for a driver that runs those itself.
+    #[must_use]
+    pub fn poll_own_timeout(&self) -> Option<Time> {
+        let stack = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
+        let others = [self.agent.as_ref().map(Agent::poll_timeout), self.policy.poll_timeout()];
+        stack.into_iter().chain(others).flatten().min()
     }
 }

@@ -63,7 +63,8 @@ fn without_a_fault_no_move_leads_to_a_retransmission_timeout() {
         0..CALM_SEEDS,
         |seed| run(seed, Moves::Twelve(None)),
         |report| {
-            let replay = format!("replay with: spillway-lab sim moves --calm --frames --seed {}", report.seed);
+            let replay =
+                format!("replay with: spillway-lab sim moves --calm --frames --seed {}", report.seed);
             assert_eq!(report.violations, Vec::<String>::new(), "{replay}");
             assert_eq!((report.timeouts, report.lost), (0, 0), "{replay}");
             moves += report.steps.len();

@@ -121,7 +121,7 @@ fn run_world(seed: u64, moves: Moves, trace: Option<Box<dyn FnMut(String)>>) -> 
 /// itself.
 fn check_imports(world: &World, script: &Script) -> Option<String> {
     let mut moved = std::collections::BTreeMap::new();
-    for flow in world.hosts().iter().flat_map(|host| &host.rack.moved) {
+    for flow in world.hosts().iter().flat_map(|host| &host.rack.directory.moved) {
         *moved.entry(*flow).or_insert(0_u64) += 1;
     }
     let too_often =
