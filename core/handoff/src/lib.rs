@@ -8,7 +8,7 @@
 //! - `transfer`: a connection's state in numbered parts; `peers`: datagrams of other servers
 //! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
 //! - `lent`: connections of the original owner that other servers have
-//! - `budget`, `recent`: bounds of memory and of tables
+//! - `budget`, `recent`: bounds of memory and of tables; `timed`: a table of flows with deadlines
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -33,6 +33,7 @@ mod sequences;
 mod settings;
 #[cfg(test)]
 mod test_flow;
+mod timed;
 mod transfer;
 
 pub use agent::{Agent, Counters};

@@ -55,6 +55,13 @@ impl Connections {
         self.conns.keys().copied()
     }
 
+    /// The driver has exported the connection `old` from the stack, and the stack has it again as `new`.
+    pub fn replaced(&mut self, old: Conn, new: Conn) {
+        if let Some(flow) = self.remove(old) {
+            self.insert(new, flow);
+        }
+    }
+
     /// A client has opened a connection.
     pub(crate) fn add(&mut self, conn: Conn, peer: SocketAddr, listener: u16) {
         let service = self.services.get(usize::from(listener)).copied();

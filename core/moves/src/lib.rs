@@ -6,6 +6,7 @@
 //! - `connections`: the stack, and the flows of its connections: the application's transport
 //! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
 //! - `orders`: moves that wait until the application's request has ended
+//! - `losses`: connections that a server has lost
 //! - `ends`: the addresses and ports of a frame
 #![no_std]
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@ extern crate alloc;
 mod application;
 mod connections;
 mod ends;
+mod losses;
 mod meter;
 mod orders;
 mod policy;
@@ -26,6 +28,7 @@ mod server;
 
 pub use application::{Arrival, Movable};
 pub use connections::Connections;
+pub use losses::Loss;
 pub use meter::Meter;
 pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};

@@ -17,6 +17,7 @@ use spillway_wire::switch::{Endpoint, Flow, ServerId};
 use crate::application::Movable;
 use crate::connections::Connections;
 use crate::ends::Ends;
+use crate::losses::{Loss, Losses};
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
 
@@ -49,6 +50,7 @@ pub struct Server {
     /// Requests since the last look at the load.
     served: u32,
     results: VecDeque<(Order, OrderResult)>,
+    losses: Losses,
     counters: Counters,
 }
 
@@ -91,6 +93,7 @@ impl Server {
             policy: Policy::none(),
             served: 0,
             results: VecDeque::new(),
+            losses: Losses::default(),
             counters: Counters::default(),
         }
     }
@@ -188,6 +191,11 @@ impl Server {
         self.results.pop_front()
     }
 
+    /// The next connection that this server has lost, and how.
+    pub fn poll_loss(&mut self) -> Option<(Flow, Loss)> {
+        self.losses.poll()
+    }
+
     fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {
         if let Some(order) = self.orders.end(flow) {
             self.policy.not_moved(now, flow);
@@ -231,9 +239,14 @@ impl Server {
     /// When the next turn is due if nothing arrives.
     #[must_use]
     pub fn poll_timeout<A: Movable>(&self, application: &A) -> Option<Time> {
-        let own = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
-        let others = [application.poll_timeout(), self.agent.as_ref().map(Agent::poll_timeout)];
-        let policy = self.policy.poll_timeout();
-        own.into_iter().chain(others).flatten().chain(policy).min()
+        self.poll_own_timeout().into_iter().chain(application.poll_timeout()).min()
+    }
+
+    /// As [`poll_timeout`](Self::poll_timeout), without the application's timers: for a driver that runs those itself.
+    #[must_use]
+    pub fn poll_own_timeout(&self) -> Option<Time> {
+        let stack = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
+        let others = [self.agent.as_ref().map(Agent::poll_timeout), self.policy.poll_timeout()];
+        stack.into_iter().chain(others).flatten().min()
     }
 }

@@ -237,6 +237,39 @@ fn repeated_moves_send_no_further_keep_alive() {
     assert!(sent < 10, "no keep-alive should be sent after each move: {sent} frames sent");
 }
 
+/// A connection with a gate, of which only the acknowledgement of the peer's FIN is missing, moves to a stack that has
+/// never sent anything to the peer.
+fn final_acknowledgement_is_sent_after_a_move(hosts: [Settings; 2]) {
+    let mut gated = hosts[0].clone();
+    gated.listeners[0].is_gated = true;
+    let target = gated.listeners[0].address;
+    let mut pair = Pair::new([gated.clone(), hosts[1].clone()], [Streams::new(100), Streams::new(100)]);
+    pair.hosts[0].stack.set_listening(0, true);
+    pair.command(1, |now, _, stack| stack.connect(now, target)).expect("room for a connection");
+    while pair.now < Time(100_000_000) {
+        pair.step(Duration::from_millis(1));
+    }
+    let conn = *pair.hosts[0].application.streams.keys().next().expect("the gate keeps the connection open");
+    let state = pair.hosts[0].stack.export(pair.now, conn).expect("both ends have finished");
+    let mut other_stack = Stack::new(pair.now, gated).expect("valid settings");
+    let moved = other_stack.import(pair.now, &through_bytes(&state)).expect("room for a connection");
+    pair.hosts[0].stack = other_stack;
+    rename(&mut pair.hosts[0].application, conn, moved);
+    pair.command(0, |_, _, stack| stack.release(moved, 101));
+    while pair.hosts.iter().any(|host| host.application.completed == 0) {
+        pair.step(Duration::from_secs(1));
+        assert!(pair.now < Time(60_000_000_000), "the streams should end");
+    }
+    let retransmitted = pair.hosts[1].stack.counters().retransmitted;
+    assert_eq!(retransmitted, 0, "the peer should not wait for the acknowledgement of its FIN");
+}
+
+#[test]
+fn a_connection_that_ends_with_its_import_acknowledges_the_fin_of_a_peer_whose_next_hop_is_unknown() {
+    final_acknowledgement_is_sent_after_a_move([1, 2].map(settings));
+    final_acknowledgement_is_sent_after_a_move([1, 2].map(settings_ipv6));
+}
+
 /// A retransmission of host 0, whose peer's stack has exported the connection.
 fn retransmission(pair: &mut Pair<Streams>) -> Vec<u8> {
     let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));

@@ -3,13 +3,15 @@
 use spillway_sim::run_seeds;
 use spillway_sim::tcp::planted_fault::PlantedFault;
 use spillway_sim::tcp::scenario::case::{Case, Fault};
-use spillway_sim::tcp::scenario::{ScenarioReport, run_case, run_planted, run_swarm};
+use spillway_sim::tcp::scenario::{Moves, ScenarioReport, run};
 
 /// Seeds of the test with random faults; `spillway-lab sim moves --swarm` runs other seeds.
 const SWARM_SEEDS: u64 = 12;
-/// At least one of these seeds detects each planted fault. Without a fault, the worlds of these seeds have no retransmission
-/// timeout.
-const SEEDS: [u64; 4] = [2, 3, 5, 8];
+/// In the worlds of these seeds moves without a fault lead to no retransmission timeout. They include those in which the
+/// end of a connection at its target was not acknowledged.
+const CALM_SEEDS: u64 = 60;
+/// Each planted fault is detected with one of these seeds.
+const PLANTED_SEEDS: u64 = 8;
 
 fn outcome_of(report: &ScenarioReport) -> &str {
     assert!(report.violations.is_empty(), "{report:#?}");
@@ -21,8 +23,8 @@ fn outcome_of(report: &ScenarioReport) -> &str {
 fn a_fault_at_any_step_leaves_one_owner_and_a_stream_without_wrong_bytes() {
     let cases: Vec<Case> = Case::all().collect();
     let mut reports = Vec::new();
-    let run = |index: u64| run_case(1, Some(cases[index as usize]));
-    run_seeds(0..cases.len() as u64, run, |report| reports.push(report));
+    let run_one = |index: u64| run(1, Moves::Case(cases[index as usize]));
+    run_seeds(0..cases.len() as u64, run_one, |report| reports.push(report));
     let mut not_reached = Vec::new();
     for report in &reports {
         let (name, outcome) = (&report.steps[0].0, outcome_of(report));
@@ -41,7 +43,7 @@ fn a_fault_at_any_step_leaves_one_owner_and_a_stream_without_wrong_bytes() {
 #[test]
 fn moves_with_random_faults_leave_one_owner_and_streams_without_wrong_bytes() {
     let mut reports = Vec::new();
-    run_seeds(0..SWARM_SEEDS, run_swarm, |report| reports.push(report));
+    run_seeds(0..SWARM_SEEDS, |seed| run(seed, Moves::Swarm), |report| reports.push(report));
     for report in &reports {
         assert!(
             report.violations.is_empty(),
@@ -53,25 +55,35 @@ fn moves_with_random_faults_leave_one_owner_and_streams_without_wrong_bytes() {
     assert!(moved.count() > 3 * SWARM_SEEDS as usize);
 }
 
+/// No request waits for a retransmission timeout because of a move.
+#[test]
+fn without_a_fault_no_move_leads_to_a_retransmission_timeout() {
+    let (mut moved, mut moves) = (0, 0);
+    run_seeds(
+        0..CALM_SEEDS,
+        |seed| run(seed, Moves::Twelve(None)),
+        |report| {
+            let replay =
+                format!("replay with: spillway-lab sim moves --calm --frames --seed {}", report.seed);
+            assert_eq!(report.violations, Vec::<String>::new(), "{replay}");
+            assert_eq!((report.timeouts, report.lost), (0, 0), "{replay}");
+            moves += report.steps.len();
+            moved += report.steps.iter().filter(|(_, outcome)| outcome == "moved").count();
+        },
+    );
+    println!("{moved} of {moves} moves reached their targets");
+    assert!(moved > 10 * CALM_SEEDS as usize, "{moved} of {moves} moves reached their targets");
+}
+
 #[test]
 fn every_planted_fault_of_moves_is_detected_by_its_check() {
-    assert_eq!(outcome_of(&run_case(1, None)), "moved");
-    for seed in SEEDS {
-        let report = run_planted(seed, None);
-        assert_eq!(
-            report.violations,
-            Vec::<String>::new(),
-            "seed {seed}: no violation may be reported without a planted fault"
-        );
-        assert_eq!((report.timeouts, report.lost), (0, 0), "seed {seed}");
-    }
     for planted in PlantedFault::OF_MOVES {
         let is_detected = |seed: &u64| {
-            let report = run_planted(*seed, Some(planted));
+            let report = run(*seed, Moves::Twelve(Some(planted)));
             report.violations.iter().any(|what| what.contains(planted.violation_text()))
         };
-        let seed = SEEDS.into_iter().find(is_detected);
+        let seed = (0..PLANTED_SEEDS).find(is_detected);
         println!("{planted:?} was detected with seed {seed:?}");
-        assert!(seed.is_some(), "{planted:?} was not detected with any of the seeds {SEEDS:?}");
+        assert!(seed.is_some(), "{planted:?} was not detected with any of {PLANTED_SEEDS} seeds");
     }
 }

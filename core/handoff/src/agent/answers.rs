@@ -102,7 +102,7 @@ impl Agent {
                 self.owned.remove(&flow);
             }
         }
-        self.owned.values_mut().for_each(|owned| owned.reclaim = Some((now + RECLAIMS_FOR, now)));
+        self.owned.update_all(|owned| owned.reclaim = Some((now + RECLAIMS_FOR, now)));
     }
 
     /// The switch had declared this server dead: the flows that this server had imported belong to their original owners.
@@ -150,12 +150,12 @@ impl Agent {
     }
 
     fn handle_released(&mut self, flow: &Flow, seen: Seen) {
-        match self.owned.get_mut(flow) {
-            Some(owned) if seen.status == Status::Stale && seen.state == FlowState::Owned && seen.is_ours => {
-                owned.generation = seen.generation;
-            }
-            _ if matches!(seen.status, Status::Replayed | Status::NoOwner) => {}
-            _ => self.end_release(flow),
+        let is_newer = seen.status == Status::Stale && seen.state == FlowState::Owned && seen.is_ours;
+        if is_newer && self.owned.update(flow, |owned| owned.generation = seen.generation).is_some() {
+            return;
+        }
+        if !matches!(seen.status, Status::Replayed | Status::NoOwner) {
+            self.end_release(flow);
         }
     }
 }

@@ -36,6 +36,7 @@ use crate::peers::Peers;
 use crate::recent::Recent;
 use crate::sequences::Sequences;
 use crate::settings::{Service, Settings};
+use crate::timed::{Deadline, Timed};
 
 /// Maximum number of requests without an answer; the agent stops waiting for answers to older ones.
 const WAITING_MAX: usize = 4096;
@@ -64,6 +65,19 @@ pub(crate) struct Ended {
     pub(crate) releases: u32,
 }
 
+impl Deadline for Owned {
+    /// The next request to the original owner.
+    fn deadline(&self) -> Option<Time> {
+        self.reclaim.map(|(_, next_at)| next_at)
+    }
+}
+
+impl Deadline for Ended {
+    fn deadline(&self) -> Option<Time> {
+        Some(self.next_at)
+    }
+}
+
 /// The last move of a flow to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Finished {
@@ -82,7 +96,7 @@ pub struct Agent {
     /// Bytes of frames that wait for connections, and of incomplete states.
     held_bytes: Budget,
     state_bytes: Budget,
-    owned: BTreeMap<Flow, Owned>,
+    owned: Timed<Owned>,
     sources: BTreeMap<Flow, Source>,
     /// Moves to this server, with their sources.
     targets: BTreeMap<Flow, (ServerId, Target)>,
@@ -93,7 +107,7 @@ pub struct Agent {
     /// Flows whose entries the switch has lost, and which this server, the original owner, moves without a state: the
     /// targets have the connections already.
     lending: BTreeSet<Flow>,
-    ended: BTreeMap<Flow, Ended>,
+    ended: Timed<Ended>,
     forwards: Forwards,
     /// Requests in flight, by sequence.
     waiting: BTreeMap<u64, (Kind, Flow)>,
@@ -142,14 +156,14 @@ impl Agent {
             sequences: Sequences::default(),
             held_bytes: Budget::new(limits.held_bytes_max),
             state_bytes: Budget::new(limits.state_bytes_max),
-            owned: BTreeMap::new(),
+            owned: Timed::new(),
             sources: BTreeMap::new(),
             targets: BTreeMap::new(),
             finished: Recent::new(FINISHED_MAX),
             exports: Recent::new(FINISHED_MAX),
             lent: Lent::new(),
             lending: BTreeSet::new(),
-            ended: BTreeMap::new(),
+            ended: Timed::new(),
             forwards: Forwards::new(now, limits.forwards_per_s),
             waiting: BTreeMap::new(),
             loads: Loads::default(),

@@ -23,9 +23,8 @@ impl Agent {
         if self.membership.is_owner() {
             let sources = self.sources.values().filter_map(|source| source.poll_timeout());
             let targets = self.targets.values().filter_map(|(_, target)| target.poll_timeout());
-            let reclaims = self.owned.values().filter_map(|owned| owned.reclaim).map(|(_, at)| at);
-            let releases = self.ended.values().map(|ended| ended.next_at);
-            let all = sources.chain(targets).chain(reclaims).chain(releases);
+            // Moves are few; flows that are here or have ended may be many.
+            let all = sources.chain(targets).chain(self.owned.next_at()).chain(self.ended.next_at());
             next_at = all.fold(next_at, Time::min);
         }
         next_at
@@ -88,15 +87,15 @@ impl Agent {
     }
 
     fn poll_reclaims(&mut self, now: Time) {
-        let due = self.owned.iter().filter_map(|(flow, owned)| Some((*flow, owned.reclaim?)));
-        for (flow, (until, _)) in due.filter(|(_, (_, at))| *at <= now).collect::<Vec<_>>() {
+        for flow in self.owned.due(now) {
+            let reclaim = self.owned.get(&flow).and_then(|owned| owned.reclaim);
+            let Some((until, _)) = reclaim else { continue };
             if now >= until && !self.targets.contains_key(&flow) {
                 self.give_up(flow, Cause::Restart);
                 continue;
             }
-            if let Some(owned) = self.owned.get_mut(&flow) {
-                owned.reclaim = Some((until, now + self.settings.times.asking()));
-            }
+            let next_at = now + self.settings.times.asking();
+            self.owned.update(&flow, |owned| owned.reclaim = Some((until, next_at)));
             if let Some(original) = self.original(&flow) {
                 self.send(original, flow, 0, Body::Reclaim);
             }
@@ -104,17 +103,16 @@ impl Agent {
     }
 
     fn poll_releases(&mut self, now: Time) {
-        let due = self
-            .ended
-            .iter()
-            .filter(|(flow, ended)| ended.next_at <= now && !self.sources.contains_key(flow));
-        for flow in due.map(|(flow, _)| *flow).collect::<Vec<_>>() {
+        let due = self.ended.due(now).into_iter().filter(|flow| !self.sources.contains_key(flow));
+        for flow in due.collect::<Vec<_>>() {
             let generation = self.owned.get(&flow).map(|owned| owned.generation);
-            let Some(ended) = self.ended.get_mut(&flow) else { continue };
-            ended.next_at = now + self.settings.times.asking() * RELEASE_INTERVALS;
-            ended.releases += 1;
-            match generation {
-                Some(generation) if ended.releases <= RELEASES_MAX => {
+            let next_at = now + self.settings.times.asking() * RELEASE_INTERVALS;
+            let releases = self.ended.update(&flow, |ended| {
+                (ended.next_at, ended.releases) = (next_at, ended.releases + 1);
+                ended.releases
+            });
+            match generation.zip(releases) {
+                Some((generation, releases)) if releases <= RELEASES_MAX => {
                     self.request(now, Request::Release { flow, generation });
                 }
                 _ => self.end_release(&flow),

@@ -256,8 +256,10 @@ impl Stack {
         }
     }
 
-    /// Touches all connections that wait for an Ethernet address, so that the address is looked up again.
+    /// Touches all connections that wait for an Ethernet address, so that the address is looked up again; replies that wait
+    /// for one are sent.
     fn touch_unresolved(&mut self) {
+        self.replies.retry();
         for conn in self.unresolved.drain(..) {
             if let Some(connection) = self.table.get_mut(conn) {
                 connection.is_unresolved = false;

@@ -1,20 +1,24 @@
 //! Output: from a connection to a frame.
 
 use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::{arp, icmp, ipv4};
+use spillway_wire::packet::{arp, icmp, ipv4, tcp};
 
 use super::Stack;
 use super::replies::Reply;
 use crate::connection::{write_headers, write_network};
 use crate::flow::{Addresses, Flow};
-use crate::neighbour::Neighbours;
+use crate::neighbour::{Neighbours, REQUEST_INTERVAL, REQUESTS_MAX};
 use crate::settings::{Resolver, Settings};
 
 /// Replies that leave before the next segment: more than the resets and SYN-ACKs of a usual turn.
 const REPLIES_IN_A_ROW_MAX: u32 = 32;
+
+/// A reply is dropped if its next hop is not resolved within this time: after the last request, as in `neighbour`.
+const RESOLVED_WITHIN: Duration = REQUEST_INTERVAL.saturating_mul(REQUESTS_MAX as u32);
 
 impl Stack {
     /// Length of the longest frame in bytes: [`poll_transmit`](Self::poll_transmit) needs a buffer of this size.
@@ -115,10 +119,14 @@ impl Stack {
         while let Some(reply) = self.replies.pop() {
             match reply {
                 Reply::Segment { flow, mac, header } => {
-                    if let Some(mac) = mac
-                        .or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, flow.peer().ip()))
-                    {
-                        return Some(write_headers(&self.settings, &flow, mac, &header, 0, slot));
+                    let until = self.now + RESOLVED_WITHIN;
+                    if let Some(length) = self.write_reply(slot, (flow, mac, header), until) {
+                        return Some(length);
+                    }
+                }
+                Reply::Resolving { flow, header, until } => {
+                    if let Some(length) = self.write_reply(slot, (flow, None, header), until) {
+                        return Some(length);
                     }
                 }
                 Reply::Arp { mac, ip } => {
@@ -135,6 +143,23 @@ impl Stack {
             }
         }
         None
+    }
+
+    /// Writes a segment without payload, or keeps it until its next hop is resolved.
+    fn write_reply(
+        &mut self,
+        slot: &mut [u8],
+        (flow, mac, header): (Flow, Option<Mac>, tcp::Header),
+        until: Time,
+    ) -> Option<usize> {
+        let peer = flow.peer().ip();
+        match mac.or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, peer)) {
+            Some(mac) => Some(write_headers(&self.settings, &flow, mac, &header, 0, slot)),
+            None => {
+                self.replies.resolve((flow, header), (self.now, until), &mut self.counters);
+                None
+            }
+        }
     }
 
     fn write_arp(

@@ -140,6 +140,13 @@ impl Cabling {
         }
     }
 
+    /// Ends of a datagram from one server to another one of its host.
+    pub(crate) fn transfer_ends(&self, from: Cable, to: Cable) -> Ends {
+        let ((source, source_mac), (target, target_mac)) = (self.address(from), self.address(to));
+        let at = |ip| SocketAddr::new(ip, AGENT_PORT);
+        Ends { source_mac, target_mac, source: at(source), target: at(target) }
+    }
+
     /// The switch's configuration.
     pub(crate) fn config(&self, flows_max: usize, owner_timeout: Duration) -> Config {
         let is_in_rack = self.servers_per_host > 1;

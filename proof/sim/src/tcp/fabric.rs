@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use spillway_transport::Time;
 
-use super::cabling::Cabling;
+use super::cabling::{Cable, Cabling};
 use super::path::{Arrival, Path};
 use super::plan::Plan;
 use super::switch::SimulatedSwitch;
@@ -24,7 +24,7 @@ pub(crate) struct Fabric {
     /// To the switch and from the switch, by port.
     up: Vec<Path>,
     down: Vec<Path>,
-    /// From one server to another one of its host, by their ports.
+    /// From one server to another one of its host, by their ports. If datagrams pass the switch, only cuts matter.
     between: BTreeMap<(usize, usize), Path>,
 }
 
@@ -62,6 +62,12 @@ impl Fabric {
             Leg::Down(port) => self.down.get_mut(port),
             Leg::Between(source, target) => self.between.get_mut(&(source, target)),
         }
+    }
+
+    /// Whether nothing passes from one server to another one of its host.
+    pub(crate) fn is_cut_between(&self, from: Cable, to: Cable) -> bool {
+        let ports = (self.cabling.port_of(from), self.cabling.port_of(to));
+        self.between.get(&ports).is_some_and(|path| path.is_cut)
     }
 
     /// Sends bytes over a path. Returns the copies that will arrive.

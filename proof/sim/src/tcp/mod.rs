@@ -8,9 +8,11 @@
 //! - `frames`: builds and reads frames; a third of the worlds has IPv6 addresses
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
 //!   the switch with its cables
-//! - `rack`: the servers of one service, each with a stack; `rack_transport`: for the program they are one transport
+//! - `rack`: the servers of one service, each a server of `core/moves`; `rack_transport`: for the program they are one
+//!   transport; `local`: the program as one server sees it; `directory`: where the program's connections are
 //! - `restart`: servers that begin anew, without their connections; `loss`: why connections may be lost
-//! - `moves`: when connections move; `moving`: the exports and imports; `transit`: connections between two stacks
+//! - `moves`: when connections move; `moving`: orders, and exports and imports in place, which `compare` checks; `transit`:
+//!   connections between two servers
 //! - `witness`: checks that never two servers transmit for one flow
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
 //! - `rogue`: a host that violates protocols: `puppet`s (connections that misbehave), floods, noise, forged segments
@@ -28,10 +30,13 @@ pub mod scenario;
 pub mod scene;
 
 mod cabling;
+mod compare;
+mod directory;
 mod fabric;
 mod frames;
 mod gates;
 mod host;
+mod local;
 mod loss;
 mod moves;
 mod moving;

@@ -1,5 +1,7 @@
 //! Decides when a connection of a host moves to another server, or is exported and imported in place.
 
+use std::cell::Cell;
+
 use spillway_transport::Conn;
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::ServerId;
@@ -10,8 +12,10 @@ use crate::rng::Rng;
 
 /// One move in eight is checked, because a check costs two more moves.
 const CHECK_ONE_IN: u64 = 8;
-/// In one move in five the state lacks what a kernel does not reveal.
+/// In one export in five the state lacks what a kernel does not reveal.
 const HIDE_ONE_IN: u64 = 5;
+/// One answer in this many says that a connection may not leave now.
+const BUSY_ONE_IN: u64 = 16;
 
 /// How often connections move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +35,8 @@ pub(crate) struct Moves {
     planted: Option<PlantedFault>,
     /// Moves left before the planted fault strikes.
     moves_until_fault: u32,
-    imports_max: usize,
+    /// Questions whether a connection may leave.
+    asked: Cell<u64>,
     /// Exported connections.
     exported: u64,
     /// Connections that another server has imported.
@@ -47,10 +52,10 @@ impl Moves {
         when: When,
         rng: Rng,
         (planted, moves_until_fault): (Option<PlantedFault>, u32),
-        imports_max: usize,
     ) -> Moves {
         let (exported, made, returned, in_place) = (0, 0, 0, 0);
-        Moves { when, rng, planted, moves_until_fault, imports_max, exported, made, returned, in_place }
+        let asked = Cell::new(0);
+        Moves { when, rng, planted, moves_until_fault, asked, exported, made, returned, in_place }
     }
 
     /// Stops all moves. Each import resets the number of probes, so that a connection that keeps moving never detects a dead
@@ -87,9 +92,10 @@ impl Moves {
         is_named.then(|| self.rng.pick(others))
     }
 
-    /// A server with this many connections imports none.
-    pub(super) fn imports_max(&self) -> usize {
-        self.imports_max
+    /// Whether a connection may leave. In random worlds one answer in sixteen is that a request is in execution.
+    pub(super) fn is_at_safe_point(&self) -> bool {
+        self.asked.set(self.asked.get() + 1);
+        self.when == When::Never || !self.asked.get().is_multiple_of(BUSY_ONE_IN)
     }
 
     /// Hides what a kernel does not reveal, in some moves. Before the peer has sent anything, it may still wait for the

@@ -60,6 +60,9 @@ pub(crate) struct Plan {
 pub(crate) struct SwitchPlan {
     /// Servers of each host; with one server nothing can move.
     pub(crate) servers_per_host: usize,
+    /// Datagrams between servers have paths of their own, beside the switch: a state may overtake the last frames of its
+    /// connection. Otherwise they pass the switch like all frames of their server.
+    pub(crate) has_transfer_paths: bool,
     /// Targets import at addresses and ports of their own; otherwise at the service's, with their own MACs.
     pub(crate) imports_at_places: bool,
     /// Size of the switch's table of flows.
@@ -70,8 +73,8 @@ pub(crate) struct SwitchPlan {
     pub(crate) heartbeat: Duration,
     pub(crate) times: MoveTimes,
     pub(crate) limits: Limits,
-    /// Maximum number of connections of a server that still imports.
-    pub(crate) imports_max: usize,
+    /// Maximum number of connections of a server that is not the original owner.
+    pub(crate) imports_max: u32,
 }
 
 /// Half of the worlds have the times of servers in one rack; in the others all attempts of a message take at least as long
@@ -176,6 +179,7 @@ impl Plan {
         let may_fail = planted.is_none() && moves != When::Never;
         let switch = SwitchPlan {
             servers_per_host: if moves == When::Never { 1 } else { rng.range(2, 3) as usize }, // fits: a few
+            has_transfer_paths: rng.chance(1, 2),
             imports_at_places: rng.chance(1, 2),
             flows_max: if may_fail { rng.pick(&[2, 8, 1024, 1024]) } else { 1024 },
             has_faults: may_fail && rng.chance(1, 2),
@@ -199,6 +203,7 @@ impl Plan {
                 pause_ns_max: rng.log_uniform(1_000_000, 200_000_000),
                 early_ends_per_1000: if is_crowded || planted.is_some() { 0 } else { rng.pick(&[0, 50]) },
                 grant_bytes: rng.log_uniform(500, 256 * 1024),
+                unwritten_bytes_max: 64 * 1024,
                 gate_ns_max: rng.log_uniform(100_000, 500_000_000),
                 may_time_out,
             },
@@ -234,6 +239,7 @@ impl Plan {
         let times = MoveTimes { lifetime: Duration::from_secs(1), ..MoveTimes::default() };
         let switch = SwitchPlan {
             servers_per_host: 3,
+            has_transfer_paths: false,
             flows_max: 1024,
             has_faults: false,
             heartbeat: Duration::from_millis(10),
@@ -256,8 +262,10 @@ impl Plan {
             clients_max: rng.range(6, 12) as usize, // fits: a few
             pause_ns_max: 5_000_000,
             early_ends_per_1000: 0,
-            // Acknowledgements that wait at a gate for longer would be retransmission timeouts without any move.
+            // Acknowledgements that wait for longer, at a gate or for a server that reads, would be retransmission timeouts
+            // without any move.
             gate_ns_max: 20_000_000,
+            unwritten_bytes_max: u64::MAX,
             may_time_out: false,
             ..self.behaviour
         };
@@ -286,7 +294,12 @@ impl Plan {
         rng.fill(&mut key);
         let own = |server| self.family.address(own_address(address_of(host), server));
         let ips = (0..self.switch.servers_per_host).map(own);
-        ips.map(|ip| self.settings(rng, ip, Key(key))).collect()
+        let mut all: Vec<Settings> = ips.map(|ip| self.settings(rng, ip, Key(key))).collect();
+        // The others have imported connections only.
+        for settings in all.iter_mut().skip(1) {
+            settings.connections_max = self.switch.imports_max + settings.half_open_max;
+        }
+        all
     }
 
     /// Draws the conditions between a server and the switch, in both directions. Damage happens on the way from the switch:

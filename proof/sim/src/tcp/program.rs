@@ -12,9 +12,6 @@ use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
 use crate::relay::script::Script;
 use crate::rng::Rng;
 
-/// A server does not read requests while it has this many unwritten bytes of replies.
-const UNWRITTEN_BYTES_MAX: u64 = 64 * 1024;
-
 /// After this time a server grants in any case: a byte in the window but beyond the grant is not delivered,
 /// so it cannot be released at a gate, and its sender gives up after two minutes.
 const READS_WITHIN: Duration = Duration::from_secs(20);
@@ -29,6 +26,9 @@ pub(crate) struct ProgramBehaviour {
     pub(crate) early_ends_per_1000: u64,
     /// First grant of a new connection, bytes. Later the program grants as many bytes as it reads.
     pub(crate) grant_bytes: u64,
+    /// A server does not read requests while it has this many unwritten bytes of replies. A window is a multiple of its
+    /// unit: a client may send some bytes beyond the grant, which are not acknowledged before the server reads.
+    pub(crate) unwritten_bytes_max: u64,
     /// Maximum time before a gated server releases bytes, nanoseconds.
     pub(crate) gate_ns_max: u64,
     /// Faults may last so long that connections time out.
@@ -205,7 +205,7 @@ impl Program {
         }
         let waited = now.since(server.unread_since);
         let may_read = server.finished
-            || server.reply_end - server.replied < UNWRITTEN_BYTES_MAX
+            || server.reply_end - server.replied < self.behaviour.unwritten_bytes_max
             || waited > READS_WITHIN;
         if may_read && server.unread > 0 && !self.withholds_grants {
             out.grant(conn, server.unread as u32); // fits: at most the granted bytes

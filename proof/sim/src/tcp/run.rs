@@ -104,8 +104,9 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
     let sum = |of: fn(&spillway_tcp::Counters) -> u64| -> u64 {
         world.hosts().iter().map(|host| host.rack.sum(of)).sum()
     };
-    let of_moves =
-        |of: fn(&Moves) -> u64| -> u64 { world.hosts().iter().map(|host| of(&host.rack.moves)).sum() };
+    let of_moves = |of: fn(&Moves) -> u64| -> u64 {
+        world.hosts().iter().map(|host| of(&host.rack.directory.moves)).sum()
+    };
     let lost = world.lost();
     let oracle = world.oracle.borrow();
     Report {

@@ -2,7 +2,6 @@
 
 use spillway_handoff::Cause;
 use spillway_transport::{Conn, Transport};
-use spillway_wire::state::ConnectionState;
 
 /// What the program did with the connection, for the stack that continues it.
 #[derive(Clone, Debug, Default)]
@@ -13,17 +12,11 @@ pub(super) struct Transit {
     is_aborted: bool,
     wants_room: bool,
     watches: Option<bool>,
-    /// The state without planted faults, if it is to be compared after the import.
-    pub(super) exported: Option<Box<ConnectionState>>,
     /// The first reason why one end of the move has given the connection up.
     pub(super) cause: Option<Cause>,
 }
 
 impl Transit {
-    pub(super) fn new(exported: Option<Box<ConnectionState>>) -> Transit {
-        Transit { exported, ..Transit::default() }
-    }
-
     /// Nothing can be sent now: the program waits for room.
     pub(super) fn want_room(&mut self) {
         self.wants_room = true;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use spillway_handoff::Service;
 use spillway_transport::Time;
+use spillway_wire::switch::{MESSAGE_BYTES, ServerId};
 
 use super::cabling::{Cable, Cabling};
 use super::fabric::{Fabric, Leg};
-use super::frames::{Family, datagram};
+use super::frames::Family;
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::{Moves, When};
@@ -69,6 +70,13 @@ pub(super) enum WorldEvent {
     /// A server that has died begins a new run.
     ServerReturns(Cable),
     Rogue,
+}
+
+/// What a server sends.
+enum Output {
+    Frame(Vec<u8>),
+    Control(Box<[u8; MESSAGE_BYTES]>),
+    ToServer(ServerId, Vec<u8>),
 }
 
 pub(crate) struct World {
@@ -171,7 +179,7 @@ impl World {
             let settings = world.plan.stacks(&mut rng, host);
             let moves_until_fault = if is_scripted { 1 } else { rng.range(1, FAULT_AFTER_MAX) as u32 }; // fits: few
             let planted = (planted, moves_until_fault);
-            let moves = Moves::new(world.plan.moves, rng.fork(), planted, world.plan.switch.imports_max);
+            let moves = Moves::new(world.plan.moves, rng.fork(), planted);
             let services = world.fabric.cabling.services(host);
             let agents = world.agents(host, &settings);
             let rack = Rack::new(clock.read(world.now), settings, agents, (moves, services), rng.fork());
@@ -246,36 +254,33 @@ impl World {
     }
 
     fn turn(&mut self, host: usize) {
-        let (mut frames, mut controls, mut transfers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut outputs = Vec::new();
         self.hosts[host].turn_due = false;
-        self.hosts[host].turn(self.now, &mut self.slot, |server, sent| match sent {
-            Sent::Frame(frame) => frames.push((server, frame.to_vec())),
-            Sent::Control(payload) => controls.push((server, payload)),
-            Sent::Server { to, payload } => transfers.push((server, to, payload)),
+        self.hosts[host].turn(self.now, &mut self.slot, |server, sent| {
+            let cable = Cable { host, server };
+            outputs.push(match sent {
+                Sent::Frame(frame) => (cable, Output::Frame(frame.to_vec())),
+                Sent::Control(payload) => (cable, Output::Control(payload)),
+                Sent::Server { to, payload } => (cable, Output::ToServer(to, payload)),
+            });
         });
-        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.imports) {
+        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.imports) {
             let server = self.fabric.cabling.server_id(Cable { host, server });
             self.witness.record_import(flow, server);
         }
         self.trace_drops(host);
-        for (server, payload) in controls {
-            let cable = Cable { host, server };
-            self.control_messages += 1;
-            let frame = datagram(self.fabric.cabling.control_ends(cable), &payload[..]);
-            for delay in self.stage_request(cable, &payload[..]) {
-                self.send_up_after(delay, self.fabric.cabling.port_of(cable), &frame);
+        self.trace_timeouts(host);
+        for (cable, output) in outputs {
+            match output {
+                Output::Frame(frame) => self.send(cable, &frame),
+                Output::Control(payload) => self.send_to_switch(cable, &payload[..]),
+                Output::ToServer(to, payload) => self.send_to_server(cable, to, &payload),
             }
-        }
-        for (server, to, payload) in transfers {
-            self.send_to_server(Cable { host, server }, to, &payload);
-        }
-        for (server, frame) in &frames {
-            self.send(Cable { host, server: *server }, frame);
         }
         if let Some(what) = self.hosts[host].exceeded_bound() {
             self.oracle.borrow_mut().violation(what);
         }
-        for violation in self.hosts[host].rack.violations.drain(..) {
+        for violation in self.hosts[host].rack.directory.violations.drain(..) {
             self.oracle.borrow_mut().violation(violation);
         }
         self.connections_max = self.connections_max.max(self.hosts[host].rack.connections());
@@ -290,6 +295,15 @@ impl World {
                 trace(drop.line());
             }
             self.last_drops.add(drop);
+        }
+    }
+
+    /// Adds a line to the trace for each server with new retransmission timeouts.
+    fn trace_timeouts(&mut self, host: usize) {
+        let Some(trace) = &mut self.trace else { return };
+        for (server, timeouts) in self.hosts[host].rack.new_timeouts() {
+            let us = self.now.as_nanos() as f64 / 1e3;
+            trace(format!("{us:14.1} host {host} server {server}: {timeouts} retransmission timeouts"));
         }
     }
 
@@ -423,7 +437,7 @@ impl PhasedWorld for World {
         for host in 0..self.hosts.len() {
             let now = self.hosts[host].clock.read(self.now);
             self.hosts[host].program.inner.begin_calm_phase(now);
-            self.hosts[host].rack.moves.end();
+            self.hosts[host].rack.directory.moves.end();
             self.hosts[host].paused_until = self.now;
             for server in 0..self.plan.switch.servers_per_host {
                 self.hosts[host].rack.set_paused(server, false);

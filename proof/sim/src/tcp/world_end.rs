@@ -36,19 +36,23 @@ impl World {
 
     /// Judges the broken connections: those that were lost by design of the switch's protocol are excused.
     fn judge(&mut self) {
-        let lost: BTreeSet<Flow> =
-            self.hosts.iter().flat_map(|host| host.rack.lost.iter().map(|(flow, _)| *flow)).collect();
+        let lost: BTreeSet<Flow> = self
+            .hosts
+            .iter()
+            .flat_map(|host| host.rack.directory.lost.iter().map(|(flow, _)| *flow))
+            .collect();
         let mut tokens: BTreeSet<Token> = BTreeSet::new();
         let mut doubtful = Vec::new();
         for host in &self.hosts {
-            let opened = host.rack.opened.iter();
+            let opened = host.rack.directory.opened.iter();
             let excused: BTreeSet<Conn> = opened
                 .filter(|(ends, _)| lost.iter().any(|flow| ends_of_flow(flow) == **ends))
                 .map(|(_, name)| *name)
                 .collect();
             tokens.extend(excused.iter().filter_map(|name| host.program.inner.tokens.get(name)));
             let is_excused = |name: &Conn| {
-                excused.contains(name) || host.rack.flow_of(*name).is_some_and(|flow| lost.contains(&flow))
+                excused.contains(name)
+                    || host.rack.directory.flow_of(*name).is_some_and(|flow| lost.contains(&flow))
             };
             let rest = host.program.inner.doubtful.iter().filter(|(name, _)| !is_excused(name));
             doubtful.extend(rest.map(|(_, what)| what.clone()));
@@ -73,7 +77,7 @@ impl World {
     /// Connections lost by design of the switch's protocol.
     pub(crate) fn lost(&self) -> Lost {
         let mut counts = Lost::default();
-        for (_, loss) in self.hosts.iter().flat_map(|host| &host.rack.lost) {
+        for (_, loss) in self.hosts.iter().flat_map(|host| &host.rack.directory.lost) {
             match loss {
                 Loss::Protocol(Cause::Silence) => counts.by_silence += 1,
                 Loss::Protocol(Cause::Restart) => counts.by_restart += 1,

@@ -119,7 +119,7 @@ impl World {
         let host = &mut self.hosts[cable.host];
         let kept = host.rack.flows_at_others(cable.server);
         let lost = ends.into_iter().filter(|flow| !kept.contains(flow)).map(|flow| (flow, Loss::Server));
-        host.rack.lost.extend(lost);
+        host.rack.directory.lost.extend(lost);
         let now = host.clock.read(now);
         host.rack.restart(&mut host.program, now, cable.server);
         self.server_restarts += 1;

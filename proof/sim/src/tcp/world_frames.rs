@@ -9,7 +9,7 @@ use spillway_wire::switch::{Flow, ServerId};
 
 use super::cabling::Cable;
 use super::fabric::Leg;
-use super::frames::{ends_of, with_source};
+use super::frames::{datagram, ends_of, with_source};
 use super::path::Arrival;
 use super::sniffer::sniff;
 use super::switch::Departure;
@@ -18,13 +18,37 @@ use super::world::{World, WorldEvent};
 use crate::rng::mix;
 
 impl World {
-    /// Sends a datagram from one server to another one of its host, beside the switch.
+    /// Sends a control message to the switch.
+    pub(super) fn send_to_switch(&mut self, from: Cable, payload: &[u8]) {
+        self.control_messages += 1;
+        let frame = datagram(self.fabric.cabling.control_ends(from), payload);
+        for delay in self.stage_request(from, payload) {
+            self.send_up_after(delay, self.fabric.cabling.port_of(from), &frame);
+        }
+    }
+
+    /// Sends a datagram from one server to another one of its host: through the switch, behind the frames that the server
+    /// has sent before, or on a path of its own, where the datagram may overtake them.
     pub(super) fn send_to_server(&mut self, from: Cable, to: ServerId, payload: &[u8]) {
         let cabling = &self.fabric.cabling;
         let Some(target) = cabling.cable_of(to) else { return };
+        if !self.plan.switch.has_transfer_paths {
+            let frame = datagram(cabling.transfer_ends(from, target), payload);
+            let (port, is_cut) = (cabling.port_of(from), self.fabric.is_cut_between(from, target));
+            for delay in self.stage_transfer(from, target, payload) {
+                if !is_cut {
+                    self.send_up_after(delay, port, &frame);
+                }
+            }
+            return;
+        }
         let leg = Leg::Between(cabling.port_of(from), cabling.port_of(target));
         for delay in self.stage_transfer(from, target, payload) {
-            for Arrival { at, frame, .. } in self.fabric.send(self.now, leg, payload) {
+            let arrivals = self.fabric.send(self.now, leg, payload);
+            if let Some(trace) = &mut self.trace {
+                trace(format!("{} {leg:?}, {} bytes", line(self.now, payload, &arrivals), payload.len()));
+            }
+            for Arrival { at, frame, .. } in arrivals {
                 self.agenda.add(at + delay, WorldEvent::FromServer { to: target, payload: frame });
             }
         }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use spillway_sim::tcp::planted_fault::PlantedFault;
 use spillway_sim::tcp::scenario::case::Case;
-use spillway_sim::tcp::scenario::{ScenarioReport, run_case, run_planted, run_swarm};
+use spillway_sim::tcp::scenario::{Moves, ScenarioReport, run as run_moves, run_with_trace};
 
 use super::{Progress, fault_by_name, write};
 
@@ -16,14 +16,20 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1)]
     seeds: u64,
     /// Run only this case, STEP/FAULT, for example own-answer/lost; without it, all cases of each seed
-    #[arg(long, value_name = "CASE", value_parser = Case::named, conflicts_with_all = ["swarm", "planted"])]
+    #[arg(long, value_name = "CASE", value_parser = Case::named, conflicts_with_all = ["swarm", "calm", "planted"])]
     case: Option<Case>,
     /// Run twelve moves of each seed instead, on all cores; a random fault strikes in half of them
-    #[arg(long, conflicts_with = "planted")]
+    #[arg(long, conflicts_with_all = ["calm", "planted"])]
     swarm: bool,
+    /// Run twelve moves of each seed without a fault instead: no retransmission timeout may happen
+    #[arg(long, conflicts_with = "planted")]
+    calm: bool,
     /// Plant a fault that the checks must find, in twelve moves of each seed: keep-source, forget-buffer, replay-seal, bounce
     #[arg(long = "plant", alias = "canary", value_name = "FAULT", value_parser = |name: &str| fault_by_name(PlantedFault::OF_MOVES, PlantedFault::name, name))]
     planted: Option<PlantedFault>,
+    /// Also print each frame and datagram, its fate, and why stacks drop segments
+    #[arg(long, conflicts_with = "json")]
+    frames: bool,
     /// Write one JSON object for each run to FILE: seed, steps with outcomes, violations
     #[arg(long, value_name = "FILE")]
     json: Option<String>,
@@ -40,7 +46,7 @@ struct Run {
 pub(super) fn run(args: &Args) -> u64 {
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
     let cases: Vec<Option<Case>> = match args.case {
-        _ if args.swarm || args.planted.is_some() => vec![None],
+        _ if args.swarm || args.calm || args.planted.is_some() => vec![None],
         Some(case) => vec![Some(case)],
         None => Case::all().map(Some).collect(),
     };
@@ -67,10 +73,16 @@ pub(super) fn run(args: &Args) -> u64 {
 
 /// Runs once; a panic of the code under test is a violation.
 fn report(run: Run, args: &Args) -> ScenarioReport {
-    let report = std::panic::catch_unwind(|| match args.planted {
-        Some(planted) => run_planted(run.seed, Some(planted)),
-        None if args.swarm => run_swarm(run.seed),
-        None => run_case(run.seed, run.case),
+    let moves = match run.case {
+        Some(case) => Moves::Case(case),
+        None if args.swarm => Moves::Swarm,
+        None => Moves::Twelve(args.planted),
+    };
+    let report = std::panic::catch_unwind(|| {
+        if args.frames {
+            return run_with_trace(run.seed, moves, |line| println!("{line}"));
+        }
+        run_moves(run.seed, moves)
     });
     let violations = vec!["the code under test panicked, see above".to_owned()];
     report.unwrap_or_else(|_| ScenarioReport { seed: run.seed, violations, ..ScenarioReport::default() })
@@ -81,6 +93,7 @@ fn replay(run: Run, args: &Args) -> String {
     let mode = match (run.case, args.planted) {
         (Some(case), _) => format!("--case {case}"),
         (None, Some(planted)) => format!("--plant {}", planted.name()),
+        (None, None) if args.calm => "--calm".to_owned(),
         (None, None) => "--swarm".to_owned(),
     };
     format!("spillway-lab sim moves --seed {} {mode}", run.seed)

@@ -2,7 +2,7 @@
 //! participant dies, and each direction between two of them is cut, at each step. In this world nothing else goes wrong.
 //!
 //! - [`case`]: the steps and faults, by name; `script`: the moves of a run
-//! - `stage`: a world whose moves follow a script; [`run_case`], [`run_swarm`], [`run_planted`]: runs and their reports
+//! - `stage`: a world whose moves follow a script; [`run`]: runs and their reports
 //!
 //! The switch's daemon takes no part in a move, and these worlds have none: every case is also that of a daemon that has
 //! died.
@@ -13,5 +13,5 @@ mod run;
 mod script;
 mod stage;
 
-pub use run::{ScenarioReport, run_case, run_planted, run_swarm};
+pub use run::{Moves, ScenarioReport, run, run_with_trace};
 pub(crate) use script::Script;

@@ -15,7 +15,7 @@ use crate::tcp::world::World;
 /// Frames of the phase with moves, at most; the phase ends with the last move.
 const PACKETS_MAX: u64 = 40_000;
 /// Moves of a seed of a swarm.
-const MOVES: u64 = 12;
+const MOVES: usize = 12;
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// The result of a run.
@@ -39,27 +39,54 @@ pub struct ScenarioReport {
     pub violations: Vec<String>,
 }
 
-/// Runs one case: a single move with the fault, or without one. Two hosts have three servers each.
-pub fn run_case(seed: u64, case: Option<Case>) -> ScenarioReport {
-    run(seed, vec![case], None)
+/// The moves of a run. Two hosts have three servers each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// One move with the fault of the case.
+    Case(Case),
+    /// Twelve moves with a planted fault and without any other, or without any.
+    Twelve(Option<PlantedFault>),
+    /// Twelve moves; the seed decides which faults strike in half of them.
+    Swarm,
 }
 
-/// Runs twelve moves with a planted fault and without any other, or without any.
-pub fn run_planted(seed: u64, planted: Option<PlantedFault>) -> ScenarioReport {
-    run(seed, vec![None; MOVES as usize], planted) // fits: a few
+impl Moves {
+    /// Each move's fault.
+    fn cases(self, seed: u64) -> Vec<Option<Case>> {
+        match self {
+            Moves::Case(case) => vec![Some(case)],
+            Moves::Twelve(_) => vec![None; MOVES],
+            Moves::Swarm => {
+                let mut rng = Rng::new(seed ^ 0x5eed_5c41);
+                let all: Vec<Case> = Case::all().collect();
+                (0..MOVES).map(|_| rng.chance(1, 2).then(|| rng.pick(&all))).collect()
+            }
+        }
+    }
+
+    fn planted(self) -> Option<PlantedFault> {
+        match self {
+            Moves::Twelve(planted) => planted,
+            Moves::Case(_) | Moves::Swarm => None,
+        }
+    }
 }
 
-/// Runs twelve moves; the seed decides which faults strike in half of them.
-pub fn run_swarm(seed: u64) -> ScenarioReport {
-    let mut rng = Rng::new(seed ^ 0x5eed_5c41);
-    let all: Vec<Case> = Case::all().collect();
-    let cases = (0..MOVES).map(|_| rng.chance(1, 2).then(|| rng.pick(&all))).collect();
-    run(seed, cases, None)
+/// Runs the moves of a seed.
+pub fn run(seed: u64, moves: Moves) -> ScenarioReport {
+    run_world(seed, moves, None)
 }
 
-fn run(seed: u64, cases: Vec<Option<Case>>, planted: Option<PlantedFault>) -> ScenarioReport {
+/// Like [`run`]; passes every frame, every datagram between servers and every drop to `on_line`, as lines of text.
+pub fn run_with_trace(seed: u64, moves: Moves, on_line: impl FnMut(String) + 'static) -> ScenarioReport {
+    run_world(seed, moves, Some(Box::new(on_line)))
+}
+
+fn run_world(seed: u64, moves: Moves, trace: Option<Box<dyn FnMut(String)>>) -> ScenarioReport {
+    let cases = moves.cases(seed);
     let is_calm = cases.iter().flatten().all(|case| case.fault.is_of_message());
-    let mut world = World::scripted(seed, Script::new(cases), planted);
+    let mut world = World::scripted(seed, Script::new(cases), moves.planted());
+    world.trace = trace;
     run_both_phases(&mut world, PACKETS_MAX, PROGRESS_WITHIN);
     world.finish();
     let timeouts = world.hosts().iter().map(|host| host.rack.sum(|counters| counters.timeouts)).sum();
@@ -94,7 +121,7 @@ fn run(seed: u64, cases: Vec<Option<Case>>, planted: Option<PlantedFault>) -> Sc
 /// itself.
 fn check_imports(world: &World, script: &Script) -> Option<String> {
     let mut moved = std::collections::BTreeMap::new();
-    for flow in world.hosts().iter().flat_map(|host| &host.rack.moved) {
+    for flow in world.hosts().iter().flat_map(|host| &host.rack.directory.moved) {
         *moved.entry(*flow).or_insert(0_u64) += 1;
     }
     let too_often =

@@ -86,6 +86,16 @@ impl Script {
         self.moving = Some(Moving { flow, source, target, case, began_at, reached, has_struck });
     }
 
+    /// The move has not begun, because its connection has ended: another one moves instead.
+    pub(crate) fn cancel(&mut self, now: Time) {
+        let Some(moving) = self.moving.take() else { return };
+        self.cases.push_front(moving.case);
+        if let Some(requested) = self.requested.get_mut(&moving.flow) {
+            *requested -= 1;
+        }
+        self.next_at = now;
+    }
+
     /// A message of the move is sent. Returns the fault that strikes now.
     pub(crate) fn reach(&mut self, step: Step) -> Option<Case> {
         let moving = self.moving.as_mut()?;

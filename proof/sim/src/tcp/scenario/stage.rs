@@ -126,11 +126,13 @@ impl World {
         let target = self.rng.pick(&others.collect::<Vec<_>>());
         let target = Cable { server: target, ..source };
         let id = self.fabric.cabling.server_id(target);
-        let host = &mut self.hosts[source.host];
-        let host_now = host.clock.read(now);
-        let flow = host.rack.request_scripted_move(host_now, source.server, client, id);
+        let flow = self.hosts[source.host].rack.order_scripted(source.server, client, id);
         if let (Some(flow), Some(script)) = (flow, &mut self.script) {
             script.begin(now, flow, (source, target));
+            if let Some(trace) = &mut self.trace {
+                let us = now.as_nanos() as f64 / 1e3;
+                trace(format!("{us:14.1} {} moves from {source:?} to {target:?}", flow.client()));
+            }
             self.turn_after(source.host, 0);
         }
     }
@@ -141,10 +143,14 @@ impl World {
         let Some(moving) = script.moving() else { return };
         let rack = &mut self.hosts[moving.source.host].rack;
         let result = rack.ended.drain(..).rfind(|(flow, _)| *flow == moving.flow);
+        if let Some((_, None)) = result {
+            return script.cancel(self.now);
+        }
         let is_lost = rack
+            .directory
             .lost
             .iter()
             .any(|(flow, loss)| *flow == moving.flow && (*loss == Loss::Server || result.is_none()));
-        script.observe(self.now, result.map(|(_, result)| result), is_lost);
+        script.observe(self.now, result.and_then(|(_, result)| result), is_lost);
     }
 }

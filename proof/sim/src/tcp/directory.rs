@@ -1,0 +1,146 @@
+//! Which connections the program of a host has, where each of them is, and what has happened to them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use spillway_handoff::Cause;
+use spillway_transport::Conn;
+use spillway_wire::switch::Flow;
+
+use super::loss::Loss;
+use super::moves::Moves;
+use super::names::{Handle, Names};
+use super::transit::Transit;
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(super) names: Names,
+    /// Connections between two servers.
+    pub(super) transits: BTreeMap<Conn, Transit>,
+    /// The latest connection of each flow of a service.
+    pub(super) flows: BTreeMap<Flow, Conn>,
+    flow_of: BTreeMap<Conn, Flow>,
+    /// The latest connection with these ends that the program opened: local address, and the service.
+    pub(crate) opened: BTreeMap<(SocketAddr, SocketAddr), Conn>,
+    pub(crate) moves: Moves,
+    services: [SocketAddr; 2],
+    /// Imports of connections: the server continues the connection from now on.
+    pub(crate) imports: Vec<(Flow, usize)>,
+    /// Imports at targets.
+    pub(crate) moved: Vec<Flow>,
+    /// Connections that were lost without a violation.
+    pub(crate) lost: Vec<(Flow, Loss)>,
+    pub(crate) violations: Vec<String>,
+}
+
+impl Directory {
+    /// `services`: where the host's clients connect, by the index of the listener.
+    pub(super) fn new(moves: Moves, services: [SocketAddr; 2]) -> Directory {
+        Directory {
+            names: Names::default(),
+            transits: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            flow_of: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            moves,
+            services,
+            imports: Vec::new(),
+            moved: Vec::new(),
+            lost: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    pub(super) fn services(&self) -> [SocketAddr; 2] {
+        self.services
+    }
+
+    /// The flow of a connection that a server has accepted.
+    pub(crate) fn flow_of(&self, name: Conn) -> Option<Flow> {
+        self.flow_of.get(&name).copied()
+    }
+
+    /// The connection of a flow at a server.
+    pub(super) fn at(&self, flow: &Flow, server: usize) -> Option<(Conn, Handle)> {
+        let name = *self.flows.get(flow)?;
+        let handle = self.names.handle(name).filter(|handle| handle.server == server)?;
+        Some((name, handle))
+    }
+
+    /// The program has opened a connection.
+    pub(super) fn add_opened(&mut self, handle: Handle, ends: (SocketAddr, SocketAddr)) -> Conn {
+        let name = self.names.add(handle);
+        self.opened.insert(ends, name);
+        name
+    }
+
+    /// A client has opened a connection.
+    pub(super) fn add_accepted(&mut self, handle: Handle, peer: SocketAddr, listener: u16) {
+        let name = self.names.add(handle);
+        let service = self.services[usize::from(listener).min(1)];
+        match Flow::new(peer.into(), service.into()) {
+            Ok(flow) => {
+                self.flows.insert(flow, name);
+                self.flow_of.insert(name, flow);
+            }
+            Err(error) => self.violations.push(format!("{peer} has no flow: {error}")),
+        }
+    }
+
+    /// A connection has left a server.
+    pub(super) fn depart(&mut self, name: Conn) {
+        self.names.remove(name);
+        self.transits.insert(name, Transit::default());
+    }
+
+    /// A connection has come to a server. Returns what the program did with it meanwhile; `None` if it was not on its way,
+    /// which is a violation.
+    pub(super) fn arrive(&mut self, name: Conn, handle: Handle, is_return: bool) -> Option<Transit> {
+        let on_its_way = self.transits.remove(&name).zip(self.flow_of(name));
+        let Some((transit, flow)) = on_its_way else {
+            let server = handle.server;
+            self.violations.push(format!("server {server} imports {name:?}, which is not on its way"));
+            return None;
+        };
+        self.names.put(name, handle);
+        self.imports.push((flow, handle.server));
+        if is_return {
+            self.moves.returned += 1;
+        } else {
+            self.moves.made += 1;
+            self.moved.push(flow);
+        }
+        if transit.is_aborted() {
+            self.end(name);
+        }
+        Some(transit)
+    }
+
+    /// A connection has ended at its server, or was lost with it.
+    pub(super) fn end(&mut self, name: Conn) {
+        self.names.remove(name);
+        if let Some(flow) = self.flow_of(name)
+            && self.flows.get(&flow) == Some(&name)
+        {
+            self.flows.remove(&flow);
+        }
+    }
+
+    /// Records a loss without a violation, unless the protocol should have prevented it.
+    pub(super) fn record_loss(&mut self, flow: Flow, loss: Loss) {
+        self.lost.push((flow, loss));
+        if loss == Loss::Protocol(Cause::Foreign) {
+            self.violations
+                .push(format!("{flow:?}: its server has the connection, but the switch names another owner"));
+        }
+    }
+
+    /// Gives up a connection between two servers. Returns its name if the program still uses it.
+    pub(super) fn give_up(&mut self, flow: Flow, loss: Loss) -> Option<Conn> {
+        self.record_loss(flow, loss);
+        let name = self.flows.remove(&flow)?;
+        self.names.remove(name);
+        let is_aborted = self.transits.remove(&name).is_some_and(|transit| transit.is_aborted());
+        (!is_aborted).then_some(name)
+    }
+}
