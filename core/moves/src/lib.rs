@@ -5,6 +5,7 @@
 //! - `application`: what an application adds to an [`Application`](spillway_transport::Application): [`Movable`]
 //! - `connections`: the stack, and the flows of its connections: the application's transport
 //! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
+//! - `notices`: what the operator should know, at a limited rate
 //! - `orders`: moves that wait until the application's request has ended
 //! - `ends`: the addresses and ports of a frame
 #![no_std]
@@ -20,6 +21,7 @@ mod application;
 mod connections;
 mod ends;
 mod meter;
+mod notices;
 mod orders;
 mod policy;
 mod server;
@@ -27,6 +29,7 @@ mod server;
 pub use application::{Arrival, Movable};
 pub use connections::Connections;
 pub use meter::Meter;
+pub use notices::{Notice, Report};
 pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};

@@ -17,6 +17,7 @@ use spillway_wire::switch::{Endpoint, Flow, ServerId};
 use crate::application::Movable;
 use crate::connections::Connections;
 use crate::ends::Ends;
+use crate::notices::{Notices, Report};
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
 
@@ -49,6 +50,7 @@ pub struct Server {
     /// Requests since the last look at the load.
     served: u32,
     results: VecDeque<(Order, OrderResult)>,
+    notices: Notices,
     counters: Counters,
 }
 
@@ -91,6 +93,7 @@ impl Server {
             policy: Policy::none(),
             served: 0,
             results: VecDeque::new(),
+            notices: Notices::default(),
             counters: Counters::default(),
         }
     }
@@ -187,6 +190,11 @@ impl Server {
         self.results.pop_front()
     }
 
+    /// The next notice for the log. Call it after each turn until it returns `None`.
+    pub fn poll_notice(&mut self, now: Time) -> Option<Report> {
+        self.notices.poll(now)
+    }
+
     fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {
         if let Some(order) = self.orders.end(flow) {
             self.policy.not_moved(now, flow);
@@ -232,7 +240,7 @@ impl Server {
     pub fn poll_timeout<A: Movable>(&self, application: &A) -> Option<Time> {
         let own = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
         let others = [application.poll_timeout(), self.agent.as_ref().map(Agent::poll_timeout)];
-        let policy = self.policy.poll_timeout();
-        own.into_iter().chain(others).flatten().chain(policy).min()
+        let reports = [self.policy.poll_timeout(), self.notices.poll_timeout()];
+        own.into_iter().chain(others).chain(reports).flatten().min()
     }
 }

@@ -11,7 +11,7 @@ use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
 use spillway_metrics::{Declared, Exposition};
 use spillway_moves::{Movable, Override};
 
-use crate::remote::Remote;
+use crate::remote::{MoveFailure, Remote};
 use crate::status::{PolicyStatus, ServerStatus};
 
 /// Timeout of a request: more than the 2 s for the server's thread and the 5 s for the results of moves (`remote`).
@@ -63,6 +63,9 @@ pub struct MoveOutcome {
     pub moved: usize,
     /// Connections that have not moved.
     pub failed: Vec<FailedMove>,
+    /// Clients of connections whose moves have no result after 5 s: they may still move.
+    #[serde(default)]
+    pub pending: Vec<SocketAddr>,
 }
 
 /// A connection that has not moved, and why.
@@ -130,6 +133,7 @@ impl<A: Movable + 'static> Control<A> {
         for (client, result) in results {
             match result {
                 Ok(()) => outcome.moved += 1,
+                Err(MoveFailure::Late) => outcome.pending.push(client),
                 Err(failure) => outcome.failed.push(FailedMove { client, why: failure.to_string() }),
             }
         }

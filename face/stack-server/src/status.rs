@@ -121,7 +121,7 @@ impl ServerStatus {
                 kept: counters.kept,
                 returned: counters.returned,
                 let_go: counters.let_go,
-                refused: agent.refused,
+                refused: agent.refused(),
                 stopped: counters.stopped,
                 lost: counters.lost,
                 forwarded: agent.forwarded,

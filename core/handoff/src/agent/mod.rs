@@ -25,7 +25,7 @@ use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
 
 use crate::budget::Budget;
 use crate::buffer::HeldFrames;
-use crate::event::{Cause, Event, MoveError, Transmit};
+use crate::event::{Cause, Event, MoveError, PeerFault, Transmit};
 use crate::forward::Forwards;
 use crate::lent::Lent;
 use crate::loads::Loads;
@@ -118,8 +118,22 @@ pub struct Counters {
     pub forwards_dropped: u64,
     /// Packets that other servers have forwarded to this one, and that a connection here has received or will receive.
     pub forwards_received: u64,
+    /// Moves to this server that this server has refused or given back, by reason: in the order of [`Reason::ALL`].
+    pub refusals: [u64; Reason::ALL.len()],
+}
+
+impl Counters {
     /// Moves to this server that this server has refused or given back.
-    pub refused: u64,
+    pub fn refused(&self) -> u64 {
+        self.refusals.iter().sum()
+    }
+
+    fn count_refusal(&mut self, reason: Reason) {
+        let place = Reason::ALL.iter().position(|each| *each == reason);
+        if let Some(count) = place.and_then(|place| self.refusals.get_mut(place)) {
+            *count += 1;
+        }
+    }
 }
 
 impl Agent {
@@ -272,6 +286,11 @@ impl Agent {
             Ok(()) => target.handle_checked(now),
             Err(reason) => self.refuse(now, flow, reason),
         }
+    }
+
+    /// The next fault of other servers' datagrams, for the log.
+    pub fn poll_peer_fault(&mut self) -> Option<PeerFault> {
+        self.peers.poll_fault()
     }
 
     /// The next event. Call it after each other verb until it returns `None`.

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use spillway_handoff::{Agent, Event, MoveResult};
+use spillway_handoff::{Agent, Cause, Event, MoveResult};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
@@ -11,6 +11,7 @@ use spillway_wire::switch::{Flow, ServerId};
 use super::Server;
 use crate::application::{Arrival, Movable};
 use crate::connections::Imported;
+use crate::notices::Notice;
 use crate::orders::OrderResult;
 
 impl Server {
@@ -45,9 +46,13 @@ impl Server {
                 self.end_exported(now, flow);
                 self.deliver_all(application, now, frames);
             }
-            Event::Drop { flow, .. } => self.drop_connection(application, now, flow),
-            // At the target, the move has failed. At the source, `Ended` follows.
-            Event::Gone { flow, .. } => _ = self.reserved.remove(&flow),
+            Event::Drop { flow, cause } => self.drop_connection(application, now, flow, cause),
+            // `Ended` follows.
+            Event::Gone { .. } => {}
+            Event::Refused { flow, reason, .. } => {
+                self.reserved.remove(&flow);
+                self.notices.add(Notice::Refused(reason), Some(&flow));
+            }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
         }
     }
@@ -83,6 +88,7 @@ impl Server {
         let Some(Imported { conn, peer, listener, attachment }) = imported else {
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
+            self.notices.add(Notice::NotImported, Some(&flow));
             self.policy.leave(&flow);
             self.end_exported(now, flow);
             return self.with_agent(|agent| agent.connection_ended(now, flow));
@@ -110,11 +116,12 @@ impl Server {
     }
 
     /// Drops a connection without a segment: this server does not own its flow any more.
-    fn drop_connection<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
+    fn drop_connection<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow, cause: Cause) {
         let Some(conn) = self.connections.conn(&flow) else { return };
         // If the connection has just ended, the export fails, and the stack's event reports the end.
         if self.connections.export(now, conn).is_ok() {
             self.counters.lost += 1;
+            self.notices.add(Notice::GivenUp(cause), Some(&flow));
             self.end_order(now, &flow, OrderResult::Closed);
             self.policy.leave(&flow);
             let lost = ApplicationEvent::Lost(LostReason::Failed);
@@ -125,8 +132,8 @@ impl Server {
     fn end_move(&mut self, now: Time, flow: Flow, result: MoveResult) {
         match result {
             MoveResult::Moved => self.counters.moved += 1,
-            MoveResult::Kept if self.orders.wait_again(&flow) => return,
-            MoveResult::Kept => self.counters.kept += 1,
+            MoveResult::Kept(_) if self.orders.wait_again(&flow) => return,
+            MoveResult::Kept(_) => self.counters.kept += 1,
             MoveResult::Returned(_) => self.counters.returned += 1,
             MoveResult::LetGo => self.counters.let_go += 1,
         }

@@ -141,6 +141,7 @@ impl Rack {
             }
             Event::Drop { flow, cause } => self.drop_flow(application, now, index, flow, cause),
             Event::Gone { flow, cause } => self.give_up_flow(application, now, flow, cause),
+            Event::Refused { flow, .. } => self.give_up_flow(application, now, flow, Cause::Doubt),
             Event::Ended { flow, result } => self.ended.push((flow, result)),
         }
     }
