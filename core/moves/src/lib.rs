@@ -34,7 +34,7 @@ pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};
 pub use spillway_policy::migration::{
-    Decision, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
+    Decision, MoveLimits, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
 };
 pub use spillway_policy::{OutOfBounds, Override};
 pub use spillway_wire::state::{Attachment, AttachmentError};

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
 use spillway_metrics::{Declared, Exposition};
 use spillway_moves::{Movable, Override};
+use spillway_wire::handoff::Reason;
 
 use crate::remote::{MoveFailure, Remote};
 use crate::status::{PolicyStatus, ServerStatus};
@@ -182,7 +183,7 @@ impl<A: Movable + 'static> Answers for Control<A> {
     }
 }
 
-const METRICS: [Declared<ServerStatus>; 5] = [
+const METRICS: [Declared<ServerStatus>; 8] = [
     Declared::gauge(
         "spillway_stack_server_connections",
         &[],
@@ -208,6 +209,32 @@ const METRICS: [Declared<ServerStatus>; 5] = [
             ] {
                 out.count(&[result], count);
             }
+        },
+    ),
+    Declared::counter(
+        "spillway_stack_server_move_refusals_total",
+        &["reason"],
+        "Moves to this server that it has refused or given back, by reason.",
+        |status, out| {
+            for reason in Reason::ALL {
+                out.count(&[reason.name()], status.refusals.get(reason.name()).copied().unwrap_or_default());
+            }
+        },
+    ),
+    Declared::counter(
+        "spillway_stack_server_held_frames_total",
+        &[],
+        "Packets of clients that have waited here for their connection.",
+        |status, out| {
+            out.count(&[], status.moves.held);
+        },
+    ),
+    Declared::gauge(
+        "spillway_stack_server_held_bytes",
+        &[],
+        "Bytes of packets that wait here for their connection.",
+        |status, out| {
+            out.count(&[], status.moves.held_bytes as u64);
         },
     ),
     Declared::gauge(

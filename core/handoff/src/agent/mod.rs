@@ -118,6 +118,10 @@ pub struct Counters {
     pub forwards_dropped: u64,
     /// Packets that other servers have forwarded to this one, and that a connection here has received or will receive.
     pub forwards_received: u64,
+    /// Packets of clients that have waited here for their connection, or for the answer of the switch.
+    pub held: u64,
+    /// Bytes of such packets at present, of all moves together.
+    pub held_bytes: usize,
     /// Moves to this server that this server has refused or given back, by reason: in the order of [`Reason::ALL`].
     pub refusals: [u64; Reason::ALL.len()],
 }
@@ -181,7 +185,12 @@ impl Agent {
 
     /// What the agent has counted.
     pub fn counters(&self) -> Counters {
-        Counters { forwarded: self.forwards.sent, forwards_dropped: self.forwards.dropped, ..self.counters }
+        Counters {
+            forwarded: self.forwards.sent,
+            forwards_dropped: self.forwards.dropped,
+            held_bytes: self.held_bytes.used(),
+            ..self.counters
+        }
     }
 
     /// Sets the load, in a unit that the servers of a service agree on, and how many more connections the stack can import.
