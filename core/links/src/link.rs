@@ -65,6 +65,12 @@ impl Link {
         }
     }
 
+    /// When the handshake, a record or a pause in reading is due. What waits to be sent leaves at the end of a turn, or when
+    /// the transport has room.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        if self.is_authenticated { self.end.poll_read_timeout() } else { self.end.poll_timeout() }
+    }
+
     /// Sends batches until nothing waits or the transport has no room.
     pub(crate) fn transmit<T: Transport>(&mut self, now: Time, out: &mut T) {
         if let Some(chunk) = self.unsent.take() {

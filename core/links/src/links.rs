@@ -242,7 +242,7 @@ impl Links {
     pub(crate) fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) -> Vec<(Conn, LinkError)> {
         let mut failed = Vec::new();
         for (conn, link) in &mut self.links {
-            if link.end.poll_timeout().is_some_and(|at| at <= now) {
+            if link.poll_timeout().is_some_and(|at| at <= now) {
                 self.touched.insert(*conn);
                 if let Err(error) = link.end.handle_timeout(now) {
                     failed.push((*conn, error));
@@ -256,7 +256,7 @@ impl Links {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        let links = self.links.values().filter_map(|link| link.end.poll_timeout());
+        let links = self.links.values().filter_map(Link::poll_timeout);
         links.chain(self.closing.values().copied()).min()
     }
 }
