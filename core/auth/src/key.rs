@@ -1,5 +1,6 @@
 //! Shared secrets, and the text of key files.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 
@@ -15,12 +16,13 @@ pub const SECRET_BYTES: usize = 32;
 
 const PREFIX: &str = "spillway-key-1 ";
 
-/// A shared secret and its identifier. The secret is wiped when dropped and never printed.
+/// A shared secret and its identifier. The secret is wiped when dropped and never printed. A move of the value copies a
+/// pointer, and leaves no copy of the secret behind.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Key {
     #[zeroize(skip)]
     id: KeyId,
-    secret: [u8; SECRET_BYTES],
+    secret: Box<[u8; SECRET_BYTES]>,
 }
 
 /// Why the text of a key file was rejected.
@@ -51,14 +53,17 @@ impl fmt::Display for KeyError {
 impl core::error::Error for KeyError {}
 
 impl Key {
-    /// `secret` must come from a cryptographic random generator.
-    pub fn from_secret(secret: [u8; SECRET_BYTES]) -> Key {
+    /// `secret` must come from a cryptographic random generator. The caller must wipe its own copies.
+    pub fn from_secret(mut secret: [u8; SECRET_BYTES]) -> Key {
         let mut hash = Sha256::new();
         hash.update(b"spillway key id\0");
         hash.update(secret);
         let mut id = [0; 8];
         id.copy_from_slice(&hash.finalize()[..8]);
-        Key { id: KeyId(id), secret }
+        let mut own = Box::new([0; SECRET_BYTES]);
+        own.copy_from_slice(&secret);
+        secret.zeroize();
+        Key { id: KeyId(id), secret: own }
     }
 
     /// The well-known key of loopback links without a configured key. It protects nothing: code that accepts it must
@@ -97,7 +102,7 @@ impl Key {
     pub fn to_text(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + SECRET_BYTES * 2 + 1));
         text.push_str(PREFIX);
-        for byte in self.secret {
+        for byte in self.secret.iter().copied() {
             for nibble in [byte >> 4, byte & 15] {
                 text.push(char::from(b"0123456789abcdef"[usize::from(nibble)]));
             }
@@ -147,6 +152,16 @@ mod tests {
         assert_eq!(Key::parse("spillway-key-1 abc").unwrap_err(), KeyError::Length(3));
         let text = format!("spillway-key-1 {}", "zz".repeat(32));
         assert_eq!(Key::parse(&text).unwrap_err(), KeyError::Digit);
+    }
+
+    #[test]
+    fn a_move_copies_no_secret_and_a_dropped_key_is_wiped() {
+        fn assert_wiped<T: ZeroizeOnDrop>() {}
+        assert_wiped::<Key>();
+        assert!(size_of::<Key>() < SECRET_BYTES, "the secret is not part of the value that moves");
+        let mut key = Key::from_secret([0xab; 32]);
+        key.zeroize();
+        assert_eq!(*key.secret, [0; SECRET_BYTES]);
     }
 
     #[test]

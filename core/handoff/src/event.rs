@@ -6,7 +6,7 @@ use core::fmt;
 
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId};
+use spillway_wire::switch::{Flow, MESSAGE_BYTES, ServerId, Status};
 
 /// The payload of a datagram that the agent sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +35,92 @@ pub enum Cause {
     Foreign,
 }
 
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Silence => {
+                "the switch has taken them away, because it had no heartbeat of this server for owner_timeout: check the \
+                 path to the switch"
+            }
+            Cause::Restart => "the switch has lost its entries, and they could not be taken back",
+            Cause::Doubt => "a move has failed, and the switch does not confirm that this server owns them",
+            Cause::Foreign => "the switch's entry names another server",
+        })
+    }
+}
+
+/// A fault of other servers' datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeerFault {
+    /// Datagrams that name this server as their sender fail authentication.
+    NotAuthentic(ServerId),
+    /// Datagrams have this version of the protocol, which this server does not know.
+    Version(u8),
+}
+
+/// Why a connection has stayed at its source, without an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The target has refused. `None`: the target's reason, which a datagram of its own carries, has not arrived.
+    Target(Option<Reason>),
+    /// The switch has refused *prepare* with this status.
+    Switch(Status),
+    /// The switch and the target have not answered in time.
+    Silence,
+    /// The connection was not exported: a request had begun, or the connection has ended.
+    NotExported,
+    /// The switch has lost its entries.
+    Restart,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Target(Some(reason)) => reason.fmt(f),
+            Obstacle::Target(None) => f.write_str("the target has refused it: its log has the reason"),
+            Obstacle::Switch(Status::Full) => f.write_str("the switch's table of flows is full"),
+            Obstacle::Switch(Status::NoOwner) => {
+                f.write_str("the switch knows no other live server of the service with room")
+            }
+            Obstacle::Switch(Status::Forbidden) => {
+                f.write_str("the switch does not allow these servers to own the connection: see `may_own` and `places` there")
+            }
+            Obstacle::Switch(status) => write!(f, "the switch has refused the move ({status:?})"),
+            Obstacle::Silence => f.write_str("the switch and the target have not answered in time"),
+            Obstacle::NotExported => f.write_str("a request had begun, or the connection has ended"),
+            Obstacle::Restart => f.write_str("the switch has lost its entries"),
+        }
+    }
+}
+
 /// How a move ended for its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveResult {
     /// The target has the connection.
     Moved,
     /// The connection has stayed at the source: it was not exported.
-    Kept,
+    Kept(Obstacle),
     /// The connection was exported and has come back to the source. The reason is that of the target's refusal, if the
     /// target has refused the state.
     Returned(Option<Reason>),
     /// The connection is lost, or the target has it: no entry confirms that the source owns the flow.
     LetGo,
+}
+
+impl fmt::Display for MoveResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MoveResult::Moved => f.write_str("the connection has moved"),
+            MoveResult::Kept(obstacle) => write!(f, "the connection has stayed: {obstacle}"),
+            MoveResult::Returned(Some(reason)) => write!(f, "the connection has come back: {reason}"),
+            MoveResult::Returned(None) => {
+                f.write_str("the connection has come back: the target has not confirmed the move in time")
+            }
+            MoveResult::LetGo => f.write_str(
+                "this server has given the connection up: the target has it, or it is lost; the switch did not confirm an owner",
+            ),
+        }
+    }
 }
 
 /// What the stack's driver must do. Handle all events before the next frame.
@@ -99,12 +173,21 @@ pub enum Event {
         /// The reason.
         cause: Cause,
     },
-    /// This end of a move has given the connection up; the other end may have it.
+    /// The source of a move has given the exported connection up; the target may have it.
     Gone {
         /// The flow of the connection.
         flow: Flow,
         /// The reason.
         cause: Cause,
+    },
+    /// This server has refused a move to it, or has given the flow back. The connection stays at its source.
+    Refused {
+        /// The flow of the connection.
+        flow: Flow,
+        /// The server from which the connection would have come.
+        source: ServerId,
+        /// The reason.
+        reason: Reason,
     },
     /// A move from this server has ended: for logs and counters.
     Ended {

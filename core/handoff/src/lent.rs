@@ -65,6 +65,13 @@ impl Lent {
         self.flows.values_mut().for_each(|loan| loan.unclear_until = Some(now + GRACE));
     }
 
+    /// The switch has lost the entry of this flow.
+    pub(crate) fn handle_lost_entry(&mut self, now: Time, flow: &Flow) {
+        if let Some(loan) = self.flows.get_mut(flow) {
+            loan.unclear_until = Some(now + GRACE);
+        }
+    }
+
     /// Whether the switch must be asked for the entry now, because a stray packet has arrived: at most once in `interval`.
     pub(crate) fn is_question_due(&mut self, now: Time, flow: &Flow, interval: Duration) -> bool {
         let Some(loan) = self.flows.get_mut(flow) else { return false };

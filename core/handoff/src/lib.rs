@@ -37,7 +37,7 @@ mod timed;
 mod transfer;
 
 pub use agent::{Agent, Counters};
-pub use event::{Cause, Event, MoveError, MoveResult, Sorted, Transmit};
+pub use event::{Cause, Event, MoveError, MoveResult, Obstacle, PeerFault, Sorted, Transmit};
 pub use loads::PeerLoad;
 pub use migration::MoveTimes;
 pub use settings::{Limits, Peer, Service, Settings};

@@ -1,13 +1,15 @@
 //! Sealed datagrams to and from other servers, and the greetings that begin a session with each.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use spillway_auth::{Key, Opened, PeerSeal, SealError, SealRejection};
 use spillway_transport::Time;
-use spillway_wire::handoff::{Body, GREETING_BYTES, Head, Message, Run};
+use spillway_wire::handoff::{Body, GREETING_BYTES, HandoffError, Head, Message, Run};
 use spillway_wire::switch::ServerId;
+
+use crate::event::PeerFault;
 
 /// Maximum number of messages that wait for a session with one peer; further messages are dropped.
 const WAITING_MAX: usize = 64;
@@ -47,6 +49,8 @@ pub(crate) struct Peers {
     peers: BTreeMap<ServerId, Peer>,
     /// Greetings that wait to be sent.
     greetings: VecDeque<Datagram>,
+    /// Faults since the last [`poll_fault`](Self::poll_fault).
+    faults: BTreeSet<PeerFault>,
 }
 
 impl Peers {
@@ -65,7 +69,7 @@ impl Peers {
             has_met: false,
         };
         let peers = ids.filter(|id| *id != ours.0).map(|id| (id, peer(id))).collect();
-        Peers { peers, greetings: VecDeque::new() }
+        Peers { peers, greetings: VecDeque::new(), faults: BTreeSet::new() }
     }
 
     /// When to call [`greet`](Self::greet); `None` while each peer has a session.
@@ -82,6 +86,11 @@ impl Peers {
                 self.greetings.push_back((*id, peer.seal.greeting().to_vec()));
             }
         }
+    }
+
+    /// The next fault for the log, each once for all datagrams since the last call.
+    pub(crate) fn poll_fault(&mut self) -> Option<PeerFault> {
+        self.faults.pop_first()
     }
 
     /// The next greeting to send.
@@ -109,7 +118,14 @@ impl Peers {
 
     /// Opens a datagram in place. Forged, damaged and repeated ones, and those of an earlier run, are ignored.
     pub(crate) fn open<'a>(&mut self, now: Time, datagram: &'a mut [u8]) -> Option<Received<'a>> {
-        let id = Head::parse(datagram).ok()?.sender;
+        let id = match Head::parse(datagram) {
+            Ok(head) => head.sender,
+            Err(HandoffError::Version(version)) => {
+                self.faults.insert(PeerFault::Version(version));
+                return None;
+            }
+            Err(_) => return None,
+        };
         let peer = self.peers.get_mut(&id)?;
         match peer.seal.open(datagram) {
             Ok(Opened::Message(message)) => Some(Received::Message(id, message)),
@@ -127,6 +143,10 @@ impl Peers {
                     peer.answers_at = now + OTHER_SESSION_INTERVAL;
                     self.greetings.push_back((id, peer.seal.greeting().to_vec()));
                 }
+                None
+            }
+            Err(SealRejection::NotAuthentic) => {
+                self.faults.insert(PeerFault::NotAuthentic(id));
                 None
             }
             Err(_) => None,
@@ -265,8 +285,21 @@ mod tests {
     }
 
     #[test]
+    fn a_peer_with_another_key_is_reported() {
+        let mut a = peers(1, 100);
+        let ours = (ServerId(2), Run::new(200).unwrap());
+        let mut b = Peers::new(Time(0), &Key::from_secret([8; 32]), ours, [ServerId(1)].into_iter());
+        a.greet(Time(0));
+        b.greet(Time(0));
+        exchange(Time(0), &mut a, &mut b);
+        assert_eq!((a.poll_fault(), a.poll_fault()), (Some(PeerFault::NotAuthentic(ServerId(2))), None));
+        assert_eq!((b.poll_fault(), b.poll_fault()), (Some(PeerFault::NotAuthentic(ServerId(1))), None));
+    }
+
+    #[test]
     fn damaged_and_foreign_datagrams_are_ignored() {
         let (mut a, mut b) = met();
+        assert_eq!((a.poll_fault(), b.poll_fault()), (None, None));
         let datagram = a.seal(ServerId(2), &accepted(flow(1))).unwrap();
         for at in 0..datagram.len() {
             let mut damaged = datagram.clone();

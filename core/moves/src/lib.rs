@@ -5,6 +5,7 @@
 //! - `application`: what an application adds to an [`Application`](spillway_transport::Application): [`Movable`]
 //! - `connections`: the stack, and the flows of its connections: the application's transport
 //! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
+//! - `notices`: what the operator should know, at a limited rate
 //! - `orders`: moves that wait until the application's request has ended
 //! - `losses`: connections that a server has lost
 //! - `ends`: the addresses and ports of a frame
@@ -22,6 +23,7 @@ mod connections;
 mod ends;
 mod losses;
 mod meter;
+mod notices;
 mod orders;
 mod policy;
 mod server;
@@ -30,11 +32,12 @@ pub use application::{Arrival, Movable};
 pub use connections::Connections;
 pub use losses::Loss;
 pub use meter::Meter;
+pub use notices::{Notice, Report};
 pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};
 pub use spillway_policy::migration::{
-    Decision, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
+    Decision, MoveLimits, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
 };
 pub use spillway_policy::{OutOfBounds, Override};
 pub use spillway_wire::state::{Attachment, AttachmentError};

@@ -65,6 +65,17 @@ pub enum OrderResult {
     Closed,
 }
 
+impl fmt::Display for OrderResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OrderResult::Ended(result) => result.fmt(f),
+            OrderResult::Refused(error) => error.fmt(f),
+            OrderResult::Busy => f.write_str("no request of the connection has ended within a second"),
+            OrderResult::Closed => f.write_str("the connection has ended"),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The application executes a request, or the order is new.

@@ -18,6 +18,7 @@ use crate::application::Movable;
 use crate::connections::Connections;
 use crate::ends::Ends;
 use crate::losses::{Loss, Losses};
+use crate::notices::{Notices, Report};
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
 
@@ -51,6 +52,7 @@ pub struct Server {
     served: u32,
     results: VecDeque<(Order, OrderResult)>,
     losses: Losses,
+    notices: Notices,
     counters: Counters,
 }
 
@@ -94,6 +96,7 @@ impl Server {
             served: 0,
             results: VecDeque::new(),
             losses: Losses::default(),
+            notices: Notices::default(),
             counters: Counters::default(),
         }
     }
@@ -196,6 +199,11 @@ impl Server {
         self.losses.poll()
     }
 
+    /// The next notice for the log. Call it after each turn until it returns `None`.
+    pub fn poll_notice(&mut self, now: Time) -> Option<Report> {
+        self.notices.poll(now)
+    }
+
     fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {
         if let Some(order) = self.orders.end(flow) {
             self.policy.not_moved(now, flow);
@@ -246,7 +254,8 @@ impl Server {
     #[must_use]
     pub fn poll_own_timeout(&self) -> Option<Time> {
         let stack = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
-        let others = [self.agent.as_ref().map(Agent::poll_timeout), self.policy.poll_timeout()];
+        let agent = self.agent.as_ref().map(Agent::poll_timeout);
+        let others = [agent, self.policy.poll_timeout(), self.notices.poll_timeout()];
         stack.into_iter().chain(others).flatten().min()
     }
 }

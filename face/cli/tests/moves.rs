@@ -22,7 +22,8 @@ use clients::Clients;
 use daemon::terminate;
 use scene::Scene;
 use servers::Servers;
-use support::{Client, eventually, value_of};
+use spillway_lab::Launch;
+use support::{Client, PATIENCE, eventually, value_of};
 
 const CONNECTIONS: usize = 8;
 const ROUNDS: usize = 10;
@@ -173,6 +174,59 @@ fn orders_that_cannot_be_carried_out_are_refused_with_a_reason() {
     eventually("the connection ends at the server that has it", || {
         servers.status("a")["connections"] == 0 && servers.status("b")["connections"] == 0
     });
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
+/// The interface of the server that has the connections goes down for longer than `owner_timeout`.
+#[test]
+fn an_interface_that_is_down_for_a_while_ends_no_connection() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let mut servers = Servers::start(&scene, "echo");
+    let clients = Clients::start(&scene.client, scene.service(), CONNECTIONS);
+    clients.wait_for_replies();
+    let set = |state: &str| {
+        let arguments = ["link", "set", scene.a.interface(), state];
+        let mut ip = scene.a.spawn(&Launch::new("ip").args(arguments)).unwrap();
+        assert!(ip.wait(PATIENCE).unwrap().success());
+    };
+    set("down");
+    std::thread::sleep(Duration::from_secs(3));
+    set("up");
+    clients.wait_for_replies();
+    let figures = clients.stop();
+    println!("{} requests", figures.requests);
+    let log = servers.log("a");
+    let lines = |text: &str| log.matches(text).count();
+    assert_eq!((lines("is down: no packet arrives"), lines("is up again")), (1, 1), "{log}");
+    assert_eq!(servers.lost(), 0);
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
+/// Servers with different keys move no connection, and say why.
+#[test]
+fn servers_with_different_keys_say_so_and_keep_their_connections() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let mut servers = Servers::start_with_different_keys(&scene, "kv");
+    let mut client = scene.client.run_inside(|| Client::new(scene.service())).unwrap();
+    client.set("key", b"value");
+    for (name, peer) in [("a", "b"), ("b", "a")] {
+        let expected = format!("datagrams from {peer} fail authentication: is its peers_key_file the same?");
+        eventually("the log names the peer", || servers.log(name).contains(&expected));
+    }
+    let text = client.stream().local_addr().unwrap().to_string();
+    let output = servers.command("a", &["move", "kv", "--connection", &text, "--to", "b"]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("the connection has come back"), "{error}");
+    assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
+    let log = servers.log("a");
+    assert!(log.contains("connection not moved: the connection has come back"), "{log}");
+    drop(client);
     servers.stop();
     terminate(daemon);
     scene.close();

@@ -40,7 +40,7 @@ impl About {
                 .moves
                 .as_ref()
                 .and_then(|moves| moves.policy)
-                .map_or("none", |policy| policy.name()),
+                .map_or("none", |settings| settings.policy.name()),
             peers: settings.moves.as_ref().map(|moves| moves.peers.clone()).unwrap_or_default(),
         }
     }

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
 use spillway_metrics::{Declared, Exposition};
 use spillway_moves::{Movable, Override};
+use spillway_wire::handoff::Reason;
 
-use crate::remote::Remote;
+use crate::remote::{MoveFailure, Remote};
 use crate::status::{PolicyStatus, ServerStatus};
 
 /// Timeout of a request: more than the 2 s for the server's thread and the 5 s for the results of moves (`remote`).
@@ -63,6 +64,9 @@ pub struct MoveOutcome {
     pub moved: usize,
     /// Connections that have not moved.
     pub failed: Vec<FailedMove>,
+    /// Clients of connections whose moves have no result after 5 s: they may still move.
+    #[serde(default)]
+    pub pending: Vec<SocketAddr>,
 }
 
 /// A connection that has not moved, and why.
@@ -130,6 +134,7 @@ impl<A: Movable + 'static> Control<A> {
         for (client, result) in results {
             match result {
                 Ok(()) => outcome.moved += 1,
+                Err(MoveFailure::Late) => outcome.pending.push(client),
                 Err(failure) => outcome.failed.push(FailedMove { client, why: failure.to_string() }),
             }
         }
@@ -178,7 +183,7 @@ impl<A: Movable + 'static> Answers for Control<A> {
     }
 }
 
-const METRICS: [Declared<ServerStatus>; 5] = [
+const METRICS: [Declared<ServerStatus>; 8] = [
     Declared::gauge(
         "spillway_stack_server_connections",
         &[],
@@ -204,6 +209,32 @@ const METRICS: [Declared<ServerStatus>; 5] = [
             ] {
                 out.count(&[result], count);
             }
+        },
+    ),
+    Declared::counter(
+        "spillway_stack_server_move_refusals_total",
+        &["reason"],
+        "Moves to this server that it has refused or given back, by reason.",
+        |status, out| {
+            for reason in Reason::ALL {
+                out.count(&[reason.name()], status.refusals.get(reason.name()).copied().unwrap_or_default());
+            }
+        },
+    ),
+    Declared::counter(
+        "spillway_stack_server_held_frames_total",
+        &[],
+        "Packets of clients that have waited here for their connection.",
+        |status, out| {
+            out.count(&[], status.moves.held);
+        },
+    ),
+    Declared::gauge(
+        "spillway_stack_server_held_bytes",
+        &[],
+        "Bytes of packets that wait here for their connection.",
+        |status, out| {
+            out.count(&[], status.moves.held_bytes as u64);
         },
     ),
     Declared::gauge(

@@ -5,12 +5,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use spillway_handoff::PeerFault;
 use spillway_metrics::process::thread_cpu;
-use spillway_moves::{Decision, Meter, Movable, Order, OrderResult, Server, Target};
+use spillway_moves::{Decision, Meter, Movable, Notice, Order, OrderResult, Report, Server, Target};
 use spillway_net::{Clock, Mailbox};
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
-use spillway_xdp::{BATCH_FRAMES, Device, Driver, Endpoint, Endpoints, Queues, Turn};
+use spillway_xdp::{
+    BATCH_FRAMES, Device, Driver, Endpoint, Endpoints, Notice as InterfaceNotice, Queues, Turn,
+};
 use tracing::{info, warn};
 
 use crate::about::About;
@@ -94,13 +97,22 @@ impl<A: Movable + 'static> Engine<A> {
             let now = self.clock.now();
             if now >= self.check_at {
                 self.check_at = now + CHECK_INTERVAL;
-                self.endpoints.adapter().check()?;
+                self.check_interface()?;
             }
             if self.turn(now)? == Turn::Idle {
                 self.wait()?;
             }
         }
         self.abort_connections()
+    }
+
+    fn check_interface(&self) -> io::Result<()> {
+        let adapter = self.endpoints.adapter();
+        if let Some(state) = adapter.check()? {
+            let notice = InterfaceNotice::of_state(adapter.interface(), state);
+            if notice.is_problem() { warn!("{notice}") } else { info!("{notice}") }
+        }
+        Ok(())
     }
 
     fn turn(&mut self, now: Time) -> io::Result<Turn> {
@@ -113,6 +125,9 @@ impl<A: Movable + 'static> Engine<A> {
         self.station.finish_turn(now, !self.driver.device().has_unsent());
         while let Some((flow, decision)) = self.station.server.poll_decision() {
             self.report_decision(&flow, &decision);
+        }
+        while let Some(report) = self.station.server.poll_notice(now) {
+            self.report_notice(&report);
         }
         while let Some((order, result)) = self.station.server.poll_result() {
             self.report(&order, result);
@@ -134,9 +149,34 @@ impl<A: Movable + 'static> Engine<A> {
         let (client, to) = (order.flow.client(), self.about.name_of(order.to));
         match result {
             OrderResult::Ended(spillway_handoff::MoveResult::Moved) => info!(%client, to, "connection moved"),
-            other => warn!(%client, to, result = ?other, "connection not moved"),
+            other => warn!(%client, to, "connection not moved: {other}"),
         }
         self.waiters.report(&order.flow, result);
+    }
+
+    fn report_notice(&self, report: &Report) {
+        let Report { notice, count, client } = *report;
+        let client = client.map(|client| client.to_string());
+        match notice {
+            Notice::PeerFault(PeerFault::NotAuthentic(peer)) => warn!(
+                count,
+                "datagrams from {} fail authentication: is its peers_key_file the same?",
+                self.about.name_of(Some(peer))
+            ),
+            Notice::PeerFault(PeerFault::Version(version)) => {
+                warn!(
+                    count,
+                    version, "datagrams of another server have an unknown version: upgrade all servers"
+                );
+            }
+            Notice::Refused(reason) => {
+                warn!(count, client, "moves to this server refused, the connections stay: {reason}");
+            }
+            Notice::GivenUp(cause) => warn!(count, client, "connections given up: {cause}"),
+            Notice::NotImported => {
+                warn!(count, client, "connections given up: the stack could not continue them after a move");
+            }
+        }
     }
 
     fn wait(&mut self) -> io::Result<()> {

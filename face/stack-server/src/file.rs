@@ -8,6 +8,9 @@
 //! owner_timeout = "1s"              # as in the switch's configuration
 //! policy = "proactive"              # none, reactive or proactive
 //!
+//! [moves.thresholds]                # `policy_keys` has all keys
+//! load_start_percent = 85
+//!
 //! [[moves.peer]]                    # one for each server, this one included
 //! name = "a"
 //! id = 1
@@ -24,13 +27,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use spillway_keys::read_key_file;
-use spillway_moves::{MovePolicy, ProactiveSettings, ReactiveSettings};
 use spillway_rules::config::{OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN};
 use spillway_values::{parse_duration, parse_mac};
 use spillway_wire::switch::ServerId;
 use toml::Spanned;
 
 use crate::error::EngineError;
+use crate::policy_keys::{Limits, PolicyName, Thresholds};
 use crate::settings::{MoveSettings, PeerServer};
 
 const OWNER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
@@ -59,28 +62,12 @@ struct Section {
     owner_timeout: Option<Spanned<String>>,
     #[serde(default)]
     policy: PolicyName,
+    #[serde(default)]
+    thresholds: Thresholds,
+    #[serde(default)]
+    limits: Limits,
     #[serde(default, rename = "peer")]
     peers: Vec<Peer>,
-}
-
-/// The values of `policy`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum PolicyName {
-    #[default]
-    None,
-    Reactive,
-    Proactive,
-}
-
-impl PolicyName {
-    fn policy(self) -> Option<MovePolicy> {
-        match self {
-            PolicyName::None => None,
-            PolicyName::Reactive => Some(MovePolicy::Reactive(ReactiveSettings::default())),
-            PolicyName::Proactive => Some(MovePolicy::Proactive(ProactiveSettings::default())),
-        }
-    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -112,6 +99,7 @@ impl MovesFile {
         }
         check_addresses(text, &section).map_err(error)?;
         check_owner_timeout(text, &section).map_err(error)?;
+        section.policy.settings(&section.thresholds, &section.limits).map_err(error)?;
         Ok(MovesFile { path: path.to_owned(), section })
     }
 
@@ -154,7 +142,7 @@ impl MovesFile {
             peers_key: read_key_file(directory.join(&section.peers_key_file)).map_err(EngineError::Key)?,
             peers: section.peers.iter().map(peer).collect::<Result<_, _>>().map_err(error)?,
             owner_timeout,
-            policy: section.policy.policy(),
+            policy: section.policy.settings(&section.thresholds, &section.limits).map_err(error)?,
         })
     }
 }
@@ -236,6 +224,11 @@ mod tests {
             (format!("{HEAD}{}colour = 1\n", peer("a", 1)), "line 9"),
             (format!("{HEAD}{}", peer("a", 256)), "line 5"),
             (format!("{HEAD}policy = \"eager\"\n"), "line 3"),
+            (format!("{HEAD}policy = \"reactive\"\n[moves.thresholds]\nload = 1\n"), "line 5"),
+            (
+                format!("{HEAD}policy = \"reactive\"\n[moves.thresholds]\nload_start_percent = 200\n"),
+                "load_start_percent must be 1 to 100",
+            ),
             ("[moves]\n".to_owned(), "peers_key_file"),
             ("[helper]\n".to_owned(), "moves"),
         ];
@@ -249,10 +242,13 @@ mod tests {
 
     #[test]
     fn policies_have_the_names_of_their_rules() {
-        let policy = |text: &str| parse(&format!("{HEAD}{text}")).unwrap().section.policy.policy();
+        let policy = |text: &str| {
+            let section = parse(&format!("{HEAD}{text}")).unwrap().section;
+            section.policy.settings(&section.thresholds, &section.limits).unwrap()
+        };
         assert_eq!((policy(""), policy("policy = \"none\"")), (None, None));
         for name in ["reactive", "proactive"] {
-            assert_eq!(policy(&format!("policy = \"{name}\"")).unwrap().name(), name);
+            assert_eq!(policy(&format!("policy = \"{name}\"")).unwrap().policy.name(), name);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use spillway_bpf::{AddressRule, Mode};
 use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings};
-use spillway_moves::{PolicySettings, Server};
+use spillway_moves::Server;
 use spillway_net::Clock;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Listener, OwnAddress, Resolver, Settings, Stack};
@@ -28,6 +28,8 @@ const HEARTBEAT_INTERVAL_MAX: Duration = Duration::from_millis(10);
 const RELEASE_AFTER: Duration = Duration::from_secs(5);
 /// One of this many connections is reserved for imports, so that clients cannot prevent moves to this server.
 const IMPORTS_ONE_IN: u32 = 16;
+/// Index of the link port's listener, if there is one.
+pub(crate) const LINK_LISTENER: u16 = 1;
 /// Prefix lengths, in bits, of an IPv4 and of an IPv6 address that the interface does not have: a network of one host.
 const HOST_PREFIXES: (u8, u8) = (32, 128);
 
@@ -44,12 +46,12 @@ pub(crate) struct Opened {
     pub(crate) own: Option<PeerServer>,
 }
 
-/// Reservations of the server's port: for the stack at the steering program, and against programs of the kernel.
+/// Reservations of the server's ports: for the stack at the steering program, and against programs of the kernel.
 pub(crate) struct Held {
-    /// The steering program directs the port's packets to the stack.
-    _lease: Lease,
-    /// A bound socket that never listens.
-    _reserved: OwnedFd,
+    /// The steering program directs the ports' packets to the stack.
+    _leases: Vec<Lease>,
+    /// Bound sockets that never listen.
+    _reserved: Vec<OwnedFd>,
 }
 
 /// Opens the interface in the calling thread's network namespace.
@@ -59,7 +61,16 @@ pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, E
     let own = settings.moves.as_ref().map(|moves| own_peer(moves, &interface, settings.service));
     let own = own.transpose()?;
     let place = own.as_ref().map_or(settings.service, |own| own.place);
-    let reserved = reserve(place).map_err(|error| EngineError::Port(place, error))?;
+    if let Some(link) = settings.link.filter(|link| link.ip() != place.ip() || link.port() == place.port()) {
+        return Err(EngineError::Settings(format!(
+            "the link port {link} must have the address of the service here, {}, and another port",
+            place.ip()
+        )));
+    }
+    let ports = || std::iter::once(place).chain(settings.link);
+    let reserved = ports()
+        .map(|port| reserve(port).map_err(|error| EngineError::Port(port, error)))
+        .collect::<Result<_, _>>()?;
     let mut adapter = Adapter::open(&settings.interface, SocketOptions::default(), |steer| {
         steer.set_address(place.ip(), &AddressRule { ports: None, is_separate: false })
     })
@@ -70,18 +81,22 @@ pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, E
         .map_err(EngineError::Stack)?;
     // Clients connect to the original owner only: at other servers the listener stays closed.
     stack.set_listening(0, place == settings.service);
+    if settings.link.is_some() {
+        stack.set_listening(LINK_LISTENER, true);
+    }
     let agent = settings.moves.as_ref().zip(own.as_ref());
     let agent = agent.map(|(moves, own)| agent_of(settings, moves, own, clock.now())).transpose()?;
     let mut server = Server::new(stack, agent, [settings.service.into()]);
     set_policy(&mut server, settings)?;
     let kernel = KernelSide::open(&interface).map_err(EngineError::Host)?;
-    let lease = endpoints.lease(place).map_err(EngineError::Program)?;
+    let leases = ports().map(|port| endpoints.lease(port).map_err(EngineError::Program));
+    let leases = leases.collect::<Result<_, _>>()?;
     Ok(Opened {
         sockets,
         endpoints,
         kernel,
         server,
-        held: Held { _lease: lease, _reserved: reserved },
+        held: Held { _leases: leases, _reserved: reserved },
         place,
         mode,
         own,
@@ -123,7 +138,10 @@ fn stack_settings(
         resolver: Resolver::Driver,
         addresses: vec![OwnAddress::new(place.ip(), prefix)],
         mtu: u16::try_from(interface.packet_bytes_max()).unwrap_or(u16::MAX),
-        listeners: vec![Listener { address: place, is_gated: false }],
+        listeners: std::iter::once(place)
+            .chain(settings.link)
+            .map(|address| Listener { address, is_gated: false })
+            .collect(),
         connections_max: settings.connections_max.saturating_add(defaults.half_open_max),
         connect_reserve: settings.connections_max / IMPORTS_ONE_IN,
         clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
@@ -168,9 +186,8 @@ fn set_policy(server: &mut Server, settings: &EngineSettings) -> Result<(), Engi
     let Some(policy) = settings.moves.as_ref().and_then(|moves| moves.policy) else { return Ok(()) };
     let mut seed = [0; 8];
     random(&mut seed)?;
-    let settings = PolicySettings { policy, ..PolicySettings::default() };
     server
-        .set_policy(settings, u64::from_ne_bytes(seed))
+        .set_policy(policy, u64::from_ne_bytes(seed))
         .map_err(|error| EngineError::Settings(error.to_string()))
 }
 

@@ -6,12 +6,12 @@
 //! interface, [`Engine::run`] is the loop of its thread, and [`Remote`] gives orders from other threads:
 //! [`migrate`](Remote::migrate). [`Control`] answers `spillway move` and `spillway status` at an admin socket.
 //!
-//! - `settings`: what an engine needs; `file`: the section `[moves]` of a file
+//! - `settings`: what an engine needs; `file`: the section `[moves]` of a file; `policy_keys`: its keys of the policy
 //! - `interface`: the interface, its steering program, and the stack
 //! - `datagrams`: messages to and from the switch and other servers, over one socket of the kernel
 //! - `station`: stack, agent and application as the endpoint of a device
 //! - `engine`: the loop; `remote`: orders from other threads; `about`: facts about the server that its threads share
-//! - `control`, `status`: the admin socket
+//! - `control`, `status`: the admin socket; `link_port`: helpers of the server
 //! - `process`: all of this as a process: [`run`]
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,8 @@ mod engine;
 mod error;
 mod file;
 mod interface;
+mod link_port;
+mod policy_keys;
 mod process;
 mod remote;
 mod settings;
@@ -32,11 +34,15 @@ pub use control::{Control, FailedMove, MoveOutcome, Request, send_request};
 pub use engine::Engine;
 pub use error::EngineError;
 pub use file::MovesFile;
+pub use link_port::{LinkPortSettings, linked};
 pub use process::{ProcessSettings, run};
 pub use remote::{MoveFailure, Remote};
 pub use settings::{EngineSettings, MoveSettings, PeerServer};
+pub use spillway_batch::AddressRange;
+pub use spillway_links::Linked;
 pub use spillway_moves::{
     Arrival, Attachment, AttachmentError, Movable, MovePolicy, OrderError, OrderResult, Override,
+    PolicySettings,
 };
 pub use spillway_wire::switch::ServerId;
 pub use status::{MoveCounts, PolicyStatus, ServerStatus};

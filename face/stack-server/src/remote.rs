@@ -1,12 +1,13 @@
 //! Orders of other threads to a server's thread, and their results.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use spillway_handoff::MoveResult;
 use spillway_moves::{Movable, Order, OrderError, OrderResult, Override, Server};
 use spillway_net::Unreachable;
 use spillway_wire::switch::Flow;
@@ -66,15 +67,11 @@ impl fmt::Display for MoveFailure {
                 "the server has no policy to override: set `policy` in [moves] and start it again",
             ),
             MoveFailure::Order(error) => error.fmt(f),
-            MoveFailure::Result(OrderResult::Ended(result)) => write!(f, "the move ended as {result:?}"),
-            MoveFailure::Result(OrderResult::Refused(error)) => error.fmt(f),
-            MoveFailure::Result(OrderResult::Busy) => {
-                f.write_str("no request of the connection has ended within a second")
-            }
-            MoveFailure::Result(OrderResult::Closed) => f.write_str("the connection has ended"),
-            MoveFailure::Late => {
-                f.write_str("the result is not known after 5 s: check the path to the switch")
-            }
+            MoveFailure::Result(result) => result.fmt(f),
+            MoveFailure::Late => f.write_str(
+                "the result is not known after 5 s, and the move may still end: `spillway status` counts it; check the path to \
+                 the switch",
+            ),
             MoveFailure::Unreachable => f.write_str("the server's thread does not answer"),
         }
     }
@@ -148,13 +145,13 @@ impl<A: Movable + 'static> Remote<A> {
                 None => server.connections().flows().collect(),
             };
             let mut results: Results = Vec::new();
-            let mut ordered = 0;
+            let mut ordered = Vec::new();
             for flow in flows {
                 // The result comes after this command, on this thread.
                 match server.order(Order { flow, to }) {
                     Ok(()) => {
                         waiters.add(flow, sender.clone());
-                        ordered += 1;
+                        ordered.push(flow);
                     }
                     Err(error) => results.push((flow.client().into(), Err(MoveFailure::Order(error)))),
                 }
@@ -165,7 +162,7 @@ impl<A: Movable + 'static> Remote<A> {
             .thread
             .run_and_wait_timeout(THREAD_TIMEOUT, order)
             .map_err(|Unreachable| MoveFailure::Unreachable)?;
-        results.extend(wait_for_results(&receiver, ordered));
+        results.extend(wait_for_results(&receiver, ordered, RESULT_TIMEOUT));
         Ok(results)
     }
 
@@ -207,26 +204,47 @@ fn flow_of(client: SocketAddr, service: SocketAddr) -> Result<Flow, MoveFailure>
     Flow::new(client.into(), service.into()).map_err(|_| MoveFailure::Order(OrderError::NotHere))
 }
 
-/// Waits for the results of `ordered` orders, at most for [`RESULT_TIMEOUT`]. Later results are missing.
-fn wait_for_results(receiver: &Receiver<(Flow, OrderResult)>, ordered: usize) -> Results {
-    use spillway_handoff::MoveResult;
-    let until = Instant::now() + RESULT_TIMEOUT;
-    let mut results = Vec::with_capacity(ordered);
-    while results.len() < ordered {
+/// Waits for the result of each order, at most for `timeout`. Orders without a result by then are [`MoveFailure::Late`].
+fn wait_for_results(
+    receiver: &Receiver<(Flow, OrderResult)>,
+    ordered: Vec<Flow>,
+    timeout: Duration,
+) -> Results {
+    let until = Instant::now() + timeout;
+    let mut pending: BTreeSet<Flow> = ordered.into_iter().collect();
+    let mut results = Vec::with_capacity(pending.len());
+    while !pending.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         let Ok((flow, result)) = receiver.recv_timeout(left) else { break };
+        pending.remove(&flow);
         let result = match result {
             OrderResult::Ended(MoveResult::Moved) => Ok(()),
             other => Err(MoveFailure::Result(other)),
         };
         results.push((flow.client().into(), result));
     }
+    results.extend(pending.into_iter().map(|flow| (flow.client().into(), Err(MoveFailure::Late))));
     results
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn orders_without_a_result_are_named() {
+        let flows: Vec<Flow> = (1..=3)
+            .map(|port| SocketAddr::from(([10, 0, 0, 7], port)))
+            .map(|client| flow_of(client, "10.0.0.5:11211".parse().unwrap()).unwrap())
+            .collect();
+        let (sender, receiver) = channel();
+        sender.send((flows[1], OrderResult::Ended(MoveResult::Moved))).unwrap();
+        sender.send((flows[2], OrderResult::Busy)).unwrap();
+        let results = wait_for_results(&receiver, flows.clone(), Duration::from_millis(10));
+        let client = |at: usize| SocketAddr::from(flows[at].client());
+        let busy = Err(MoveFailure::Result(OrderResult::Busy));
+        assert_eq!(results, [(client(1), Ok(())), (client(2), busy), (client(0), Err(MoveFailure::Late))]);
+    }
 
     #[test]
     fn a_client_that_cannot_have_a_connection_is_an_error() {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use spillway_auth::{Key, SwitchKey};
-use spillway_moves::MovePolicy;
+use spillway_moves::PolicySettings;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::ServerId;
 
@@ -21,6 +21,9 @@ pub struct EngineSettings {
     pub connections_max: u32,
     /// Settings of moves; `None`: no connection moves.
     pub moves: Option<MoveSettings>,
+    /// The address of the link port: listener 1 of the application, which must be a
+    /// [`Linked`](spillway_links::Linked). `None`: helpers cannot connect.
+    pub link: Option<SocketAddr>,
 }
 
 impl EngineSettings {
@@ -32,6 +35,7 @@ impl EngineSettings {
             service,
             connections_max: 65_536,
             moves: None,
+            link: None,
         }
     }
 }
@@ -49,8 +53,8 @@ pub struct MoveSettings {
     pub peers: Vec<PeerServer>,
     /// The switch's `owner_timeout`. Heartbeats leave ten times in it, and with a policy at least every 10 ms.
     pub owner_timeout: Duration,
-    /// The policy by which the server decides to move connections; `None`: only orders move them.
-    pub policy: Option<MovePolicy>,
+    /// The policy by which the server decides to move connections, with its limits; `None`: only orders move them.
+    pub policy: Option<PolicySettings>,
 }
 
 /// A server of the service.

@@ -1,13 +1,15 @@
 //! A server's status.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 use spillway_bpf::Mode;
-use spillway_handoff::Agent;
+use spillway_handoff::{Agent, Counters};
 use spillway_moves::Server;
 use spillway_transport::Time;
+use spillway_wire::handoff::Reason;
 
 use crate::about::About;
 
@@ -32,6 +34,9 @@ pub struct ServerStatus {
     pub connections: usize,
     /// Moves, by result.
     pub moves: MoveCounts,
+    /// Moves to this server that it has refused or given back, by reason; reasons that never occurred are left out.
+    #[serde(default)]
+    pub refusals: BTreeMap<String, u64>,
     /// The server's policy for moves, and its decisions.
     #[serde(default)]
     pub policy: PolicyStatus,
@@ -100,6 +105,12 @@ pub struct MoveCounts {
     pub forwards_received: u64,
     /// Frames that were not sent, because another server may own their connection.
     pub muted: u64,
+    /// Packets that have waited here for their connection.
+    #[serde(default)]
+    pub held: u64,
+    /// Bytes of such packets at present.
+    #[serde(default)]
+    pub held_bytes: usize,
 }
 
 impl ServerStatus {
@@ -121,16 +132,24 @@ impl ServerStatus {
                 kept: counters.kept,
                 returned: counters.returned,
                 let_go: counters.let_go,
-                refused: agent.refused,
+                refused: agent.refused(),
                 stopped: counters.stopped,
                 lost: counters.lost,
                 forwarded: agent.forwarded,
                 forwards_received: agent.forwards_received,
                 muted: counters.muted,
+                held: agent.held,
+                held_bytes: agent.held_bytes,
             },
+            refusals: refusals(&agent),
             policy: PolicyStatus::of(about, server, now),
         }
     }
+}
+
+fn refusals(agent: &Counters) -> BTreeMap<String, u64> {
+    let all = Reason::ALL.iter().zip(agent.refusals).filter(|(_, count)| *count > 0);
+    all.map(|(reason, count)| (reason.name().to_owned(), count)).collect()
 }
 
 impl fmt::Display for ServerStatus {
@@ -148,6 +167,11 @@ impl fmt::Display for ServerStatus {
              {let_go} let go, {lost} lost",
             self.connections
         )?;
+        if !self.refusals.is_empty() {
+            let refusals: Vec<String> =
+                self.refusals.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+            write!(f, "\n  refused by reason: {}", refusals.join(", "))?;
+        }
         let PolicyStatus {
             name,
             manual_override,

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use spillway_bpf::{AttachError, Attachment, AttachmentState, BpfError, Mode, QUEUES_MAX, Steer};
 
-use crate::interface::{Interface, InterfaceError};
+use crate::interface::{Interface, InterfaceError, InterfaceState};
 use crate::socket::{Socket, SocketError, SocketOptions};
 
 /// An interface with a steering program. All other traffic passes to the kernel as before. Dropping the adapter detaches the
@@ -18,6 +19,8 @@ pub struct Adapter {
     attachment: Attachment,
     steer: Steer,
     sockets: Vec<Socket>,
+    /// As the last check has found it.
+    is_up: AtomicBool,
 }
 
 /// Why an interface cannot be shared.
@@ -97,7 +100,7 @@ impl Adapter {
             }
         }
         prepare(&steer).map_err(AdapterError::Program)?;
-        Ok(Adapter { interface, attachment, steer, sockets })
+        Ok(Adapter { interface, attachment, steer, sockets, is_up: AtomicBool::new(true) })
     }
 
     /// The interface, as it was when the adapter was opened.
@@ -121,15 +124,20 @@ impl Adapter {
     }
 
     /// Checks that the interface is as it was when the adapter was opened, and that the steering program is still attached.
-    /// Any thread may call it, about once a second: it makes a few system calls.
+    /// The interface may be down for a while: returns its state if the state has changed since the last check of any
+    /// thread. Any thread may call it, about once a second: it makes a few system calls.
     ///
     /// # Errors
-    /// The interface was removed, is down, has another Ethernet address, another number of queues or a smaller MTU, or the
-    /// program was detached or replaced.
-    pub fn check(&self) -> io::Result<()> {
-        self.interface.check()?;
+    /// The interface was removed, has another Ethernet address, another number of queues or a smaller MTU, or the program was
+    /// detached or replaced.
+    pub fn check(&self) -> io::Result<Option<InterfaceState>> {
+        let state = self.interface.check()?;
         match self.attachment.state().map_err(io::Error::other)? {
-            AttachmentState::Attached => Ok(()),
+            AttachmentState::Attached => {
+                let is_up = state == InterfaceState::Up;
+                let was_up = self.is_up.swap(is_up, Ordering::Relaxed);
+                Ok((is_up != was_up).then_some(state))
+            }
             AttachmentState::Detached => Err(self.interface.lost_program(None).into()),
             AttachmentState::Replaced { program_id } => {
                 Err(self.interface.lost_program(Some(program_id)).into())

@@ -202,7 +202,10 @@ impl<A: Application> Context<A> {
     fn check(&mut self, now: Time) -> io::Result<()> {
         self.check_at = now + CHECK_INTERVAL;
         let port = &self.station.shared.hosted.stack;
-        port.endpoints().adapter().check()?;
+        let adapter = port.endpoints().adapter();
+        if let Some(state) = adapter.check()? {
+            (self.notices)(Notice::of_state(adapter.interface(), state));
+        }
         let packets = port.stack.counters().partial_checksums;
         if packets > 0 && !self.has_reported_checksums {
             self.has_reported_checksums = true;

@@ -124,22 +124,20 @@ impl Interface {
         self.mtu.min(PACKET_BYTES_MAX)
     }
 
-    /// Checks that the interface still exists, is up, has the same Ethernet address and number of queues as
-    /// at the lookup, and an MTU that is not too small. Its name may change. Any thread may call it, about
-    /// once a second: it makes a few system calls.
+    /// Checks that the interface still exists, has the same Ethernet address and number of queues as at the lookup, and
+    /// an MTU that is not too small. Its name may change, and it may be down for a while: the answer says whether it is up.
+    /// Any thread may call it, about once a second: it makes a few system calls.
     ///
     /// # Errors
-    /// The interface was removed, is down, or has another Ethernet address, another number of queues, or a smaller MTU.
-    pub fn check(&self) -> Result<(), InterfaceChange> {
+    /// The interface was removed, or has another Ethernet address, another number of queues, or a smaller MTU.
+    pub fn check(&self) -> Result<InterfaceState, InterfaceChange> {
         let change = |what| self.change(what);
         // All other requests need the name, which may have changed.
         let name = name_of(&self.control, self.index).map_err(|_| change(Change::Removed))?;
         let request = |code| request(&self.control, &name, code).map_err(|_| change(Change::Removed));
         let flags = request(libc::SIOCGIFFLAGS)?;
         // SAFETY: after SIOCGIFFLAGS the kernel has written the flags.
-        if libc::c_int::from(unsafe { flags.ifr_ifru.ifru_flags }) & libc::IFF_UP == 0 {
-            return Err(change(Change::Down));
-        }
+        let is_up = libc::c_int::from(unsafe { flags.ifr_ifru.ifru_flags }) & libc::IFF_UP != 0;
         let hardware = request(libc::SIOCGIFHWADDR)?;
         // SAFETY: after SIOCGIFHWADDR the kernel has written an address.
         let now = mac(unsafe { hardware.ifr_ifru.ifru_hwaddr });
@@ -156,7 +154,7 @@ impl Interface {
             Ok(queues) if queues != self.queues => {
                 Err(change(Change::Queues { before: self.queues, now: queues }))
             }
-            _ => Ok(()),
+            _ => Ok(if is_up { InterfaceState::Up } else { InterfaceState::Down }),
         }
     }
 
@@ -211,6 +209,15 @@ impl Interface {
     }
 }
 
+/// Whether an interface carries frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// The interface is up.
+    Up,
+    /// The interface is down (`ip link set down`): its sockets neither receive nor send until it is up again.
+    Down,
+}
+
 /// A change of an interface since its lookup that the stack cannot handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceChange {
@@ -221,7 +228,6 @@ pub struct InterfaceChange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
     Removed,
-    Down,
     Mac {
         before: Mac,
         now: Mac,
@@ -251,7 +257,6 @@ impl fmt::Display for InterfaceChange {
         let interface = &self.interface;
         match self.what {
             Change::Removed => write!(f, "interface {interface} was removed"),
-            Change::Down => write!(f, "interface {interface} is down"),
             Change::Mac { before, now } => write!(
                 f,
                 "interface {interface} has the Ethernet address {now} now and had {before}: restart, so that frames to it reach \

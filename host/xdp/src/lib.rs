@@ -53,7 +53,7 @@ pub use faults::{Faulted, Faults, FaultsOptions};
 pub use figures::Figures;
 pub use frame_bytes::{FRAME_BYTES, PACKET_BYTES_MAX, RECEIVED_BYTES_MAX};
 pub use hosted::Hosted;
-pub use interface::{Interface, InterfaceChange, InterfaceError};
+pub use interface::{Interface, InterfaceChange, InterfaceError, InterfaceState};
 pub use interrupts::{Interrupts, InterruptsError, ThreadInterrupts};
 pub use kernel_side::KernelSide;
 pub use kernel_sockets::KernelSocket;

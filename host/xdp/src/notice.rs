@@ -5,9 +5,21 @@ use std::net::IpAddr;
 
 use spillway_wire::packet::ethernet::Mac;
 
+use crate::interface::{Interface, InterfaceState};
+
 /// An event of a running context that the operator should see. The text of a problem names the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
+    /// The interface is down.
+    InterfaceDown {
+        /// The interface's name.
+        interface: String,
+    },
+    /// The interface is up again.
+    InterfaceUp {
+        /// The interface's name.
+        interface: String,
+    },
     /// Packets arrive with partial checksums and are dropped: their sender leaves checksums to hardware, and
     /// a veth has none. Reported once.
     PartialChecksums {
@@ -43,15 +55,32 @@ pub enum Notice {
 }
 
 impl Notice {
+    /// An interface has come into this state.
+    pub fn of_state(interface: &Interface, state: InterfaceState) -> Notice {
+        let interface = interface.name.clone();
+        match state {
+            InterfaceState::Up => Notice::InterfaceUp { interface },
+            InterfaceState::Down => Notice::InterfaceDown { interface },
+        }
+    }
+
     /// Whether something is wrong.
     pub fn is_problem(&self) -> bool {
-        !matches!(self, Notice::AddressReturned { .. })
+        !matches!(self, Notice::AddressReturned { .. } | Notice::InterfaceUp { .. })
     }
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Notice::InterfaceDown { interface } => write!(
+                f,
+                "interface {interface} is down: no packet arrives or leaves, and connections wait; set it up again (`ip link \
+                 set {interface} up`), with its routes and IPv6 addresses"
+            ),
+            Notice::InterfaceUp { interface } => {
+                write!(f, "interface {interface} is up again: connections go on")
+            }
             Notice::PartialChecksums { packets } => write!(
                 f,
                 "{packets} packets had no checksums and were dropped, as all others from there will be: their sender is the \

@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use spillway_bench::experiments::batch::payload::ServerTcp;
 use spillway_bench::experiments::batch::{adaptive, helpers, load_latency, payload, table1};
 use spillway_bench::experiments::sessions::{activation, sidecar};
 use spillway_bench::generator::Engine;
@@ -49,10 +50,13 @@ fn payload_completes_with_all_rows() {
         length: SHORT,
         attempts_max: 1,
     };
-    let mut output = Vec::new();
-    let results = payload::run_with(&Setting::new(programs), &effort, &mut output).unwrap();
-    assert_complete(&results, &output, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
-    assert!(results.ratios.iter().any(|ratio| ratio.name == "helped_over_direct_32768_at_50_percent"));
+    for tcp in [ServerTcp::Kernel, ServerTcp::Stack] {
+        let mut output = Vec::new();
+        let results = payload::run_with(&Setting::new(programs.clone()), &effort, tcp, &mut output).unwrap();
+        assert_complete(&results, &output, &["messages_per_s", "crossing_bytes", "crossing_cpu_bytes"]);
+        let name = "helped_over_direct_32768_at_50_percent";
+        assert!(results.ratios.iter().any(|ratio| ratio.name == name), "{tcp:?}");
+    }
 }
 
 #[test]

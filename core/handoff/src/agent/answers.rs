@@ -86,15 +86,23 @@ impl Agent {
         self.waiting.clear();
         self.ended.clear();
         self.lent.handle_lost_entries(now);
-        self.end_targets(now, Cause::Restart);
+        self.end_targets(now);
         for flow in self.sources.keys().copied().collect::<Vec<_>>() {
-            let outcome = self.sources.get(&flow).map(source::Source::handle_lost_entries);
-            if outcome == Some(source::Outcome::LetGo) {
-                self.let_go(flow, Cause::Restart);
-            } else if self.is_original(&flow) {
-                self.handle_outcome(now, flow, outcome);
-            } else {
-                self.sources.remove(&flow);
+            let Some(source) = self.sources.get_mut(&flow) else { continue };
+            let is_loan = self.lending.contains(&flow) && source.state().is_some();
+            match source.handle_lost_entries(now, now + RECLAIMS_FOR) {
+                // The target, which has the connection already, requests the flow again.
+                _ if is_loan => self.let_go(now, flow, Cause::Restart),
+                None => {
+                    // Packets wait here until the target has answered.
+                    self.forwards.end(&flow);
+                    self.ready.insert(flow);
+                }
+                Some(source::Outcome::LetGo) => self.let_go(now, flow, Cause::Restart),
+                Some(source::Outcome::Kept { .. }) if !self.is_original(&flow) => {
+                    self.sources.remove(&flow);
+                }
+                outcome => self.handle_outcome(now, flow, outcome),
             }
         }
         for flow in self.owned.keys().copied().collect::<Vec<_>>() {
@@ -108,7 +116,7 @@ impl Agent {
     /// The switch had declared this server dead: the flows that this server had imported belong to their original owners.
     fn handle_new_term(&mut self, now: Time) {
         self.waiting.clear();
-        self.end_targets(now, Cause::Silence);
+        self.end_targets(now);
         let foreign = |flow: &&Flow| !self.is_original(flow);
         let sources: Vec<Flow> = self.sources.keys().filter(foreign).copied().collect();
         let owned: Vec<Flow> = self.owned.keys().filter(foreign).copied().collect();
@@ -118,7 +126,7 @@ impl Agent {
         }
         for flow in sources {
             if self.sources.get(&flow).is_some_and(|source| source.state().is_some()) {
-                self.let_go(flow, Cause::Silence);
+                self.let_go(now, flow, Cause::Silence);
             }
             self.sources.remove(&flow);
         }

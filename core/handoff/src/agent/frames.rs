@@ -18,6 +18,18 @@ impl Agent {
     pub fn sort(
         &mut self,
         now: Time,
+        ends: (SocketAddr, SocketAddr),
+        is_opening: bool,
+        frame: &[u8],
+    ) -> Sorted {
+        let sorted = self.sort_uncounted(now, ends, is_opening, frame);
+        self.counters.held += u64::from(sorted == Sorted::Held);
+        sorted
+    }
+
+    fn sort_uncounted(
+        &mut self,
+        now: Time,
         (source, target): (SocketAddr, SocketAddr),
         is_opening: bool,
         frame: &[u8],

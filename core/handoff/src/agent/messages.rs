@@ -25,9 +25,8 @@ impl Agent {
     /// this server awaits from the peer will not arrive.
     fn handle_new_run(&mut self, now: Time, peer: ServerId) {
         for flow in self.sources.keys().copied().collect::<Vec<_>>() {
-            if let Some(source) = self.source_to(peer, &flow) {
-                source.doubt(now);
-            }
+            let outcome = self.source_to(peer, &flow).and_then(|source| source.handle_new_run(now));
+            self.handle_outcome(now, flow, outcome);
         }
         let waiting = self.targets.iter().filter(|(_, (from, target))| *from == peer && target.is_waiting());
         for flow in waiting.map(|(flow, _)| *flow).collect::<Vec<_>>() {
@@ -52,9 +51,9 @@ impl Agent {
                 self.handle_outcome(now, flow, outcome);
             }
             Body::Refused(reason) => {
-                if let Some(source) = self.source_to(from, &flow) {
-                    source.handle_refused(now, generation, *reason);
-                }
+                let source = self.source_to(from, &flow);
+                let outcome = source.and_then(|source| source.handle_refused(now, generation, *reason));
+                self.handle_outcome(now, flow, outcome);
             }
             Body::TakenBack => self.handle_taken_back(now, from, flow, generation),
             Body::Forward { frame, part } => {
@@ -67,8 +66,7 @@ impl Agent {
     /// The move of a flow to the server `to`; `None` if the flow does not move there.
     fn source_to(&mut self, to: ServerId, flow: &Flow) -> Option<&mut Source> {
         let mac = self.settings.peers.iter().find(|peer| peer.id == to)?.mac;
-        let source = self.sources.get_mut(flow)?;
-        source.destination().is_some_and(|destination| destination.target.mac() == mac).then_some(source)
+        self.sources.get_mut(flow).filter(|source| source.is_to(mac))
     }
 
     fn handle_part(&mut self, now: Time, from: ServerId, (flow, generation): (Flow, u64), part: &Part<'_>) {
@@ -107,7 +105,9 @@ impl Agent {
 
     /// Answers a message of a move that has ended here, or of which this server has no record.
     fn answer_finished(&mut self, from: ServerId, flow: Flow, generation: u64) {
-        let is_owned = self.finished.get(&flow) == Some(&Finished { generation, is_owned: true });
+        // A flow that was imported so long ago that the move is forgotten has an entry of a later generation.
+        let is_owned = self.finished.get(&flow) == Some(&Finished { generation, is_owned: true })
+            || self.owned.get(&flow).is_some_and(|owned| owned.generation > generation);
         let body = if is_owned { Body::Accepted } else { Body::Refused(Reason::NoMove) };
         self.send(from, flow, generation, body);
     }

@@ -25,7 +25,7 @@ use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
 
 use crate::budget::Budget;
 use crate::buffer::HeldFrames;
-use crate::event::{Cause, Event, MoveError, Transmit};
+use crate::event::{Cause, Event, MoveError, PeerFault, Transmit};
 use crate::forward::Forwards;
 use crate::lent::Lent;
 use crate::loads::Loads;
@@ -134,8 +134,26 @@ pub struct Counters {
     pub forwards_dropped: u64,
     /// Packets that other servers have forwarded to this one, and that a connection here has received or will receive.
     pub forwards_received: u64,
+    /// Packets of clients that have waited here for their connection, or for the answer of the switch.
+    pub held: u64,
+    /// Bytes of such packets at present, of all moves together.
+    pub held_bytes: usize,
+    /// Moves to this server that this server has refused or given back, by reason: in the order of [`Reason::ALL`].
+    pub refusals: [u64; Reason::ALL.len()],
+}
+
+impl Counters {
     /// Moves to this server that this server has refused or given back.
-    pub refused: u64,
+    pub fn refused(&self) -> u64 {
+        self.refusals.iter().sum()
+    }
+
+    fn count_refusal(&mut self, reason: Reason) {
+        let place = Reason::ALL.iter().position(|each| *each == reason);
+        if let Some(count) = place.and_then(|place| self.refusals.get_mut(place)) {
+            *count += 1;
+        }
+    }
 }
 
 impl Agent {
@@ -183,7 +201,12 @@ impl Agent {
 
     /// The agent's counters since its start.
     pub fn counters(&self) -> Counters {
-        Counters { forwarded: self.forwards.sent, forwards_dropped: self.forwards.dropped, ..self.counters }
+        Counters {
+            forwarded: self.forwards.sent,
+            forwards_dropped: self.forwards.dropped,
+            held_bytes: self.held_bytes.used(),
+            ..self.counters
+        }
     }
 
     /// Sets the load, in a unit that the servers of a service agree on, and how many more connections the stack can import.
@@ -288,6 +311,11 @@ impl Agent {
             Ok(()) => target.handle_checked(now),
             Err(reason) => self.refuse(now, flow, reason),
         }
+    }
+
+    /// The next fault of other servers' datagrams, for the log.
+    pub fn poll_peer_fault(&mut self) -> Option<PeerFault> {
+        self.peers.poll_fault()
     }
 
     /// The next event. Call it after each other verb until it returns `None`.

@@ -7,7 +7,7 @@ use spillway_wire::Chunks;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::Flow;
 
-use super::{Agent, Finished, Owned};
+use super::{Agent, Finished, Owned, RECLAIMS_FOR};
 use crate::event::{Cause, Event, MoveResult};
 use crate::migration::source::{self, Source};
 use crate::migration::target;
@@ -29,10 +29,10 @@ impl Agent {
             source::Outcome::Kept { generation } => {
                 self.keep(now, flow, generation, is_loan);
                 self.send_taken_back(flow, &source);
-                MoveResult::Kept
+                MoveResult::Kept(source.obstacle())
             }
             source::Outcome::Returned { generation } => {
-                self.owned.insert(flow, Owned { generation, reclaim: None });
+                self.own_again(now, flow, generation, &source);
                 self.send_taken_back(flow, &source);
                 self.forwards.end(&flow);
                 match source.state().filter(|_| !is_loan).cloned() {
@@ -55,10 +55,12 @@ impl Agent {
             source::Outcome::LetGo => {
                 self.end_release(&flow);
                 self.forwards.end(&flow);
-                self.events.push_back(match source.state() {
-                    Some(_) => Event::Gone { flow, cause: Cause::Doubt },
-                    None => Event::Drop { flow, cause: Cause::Foreign },
-                });
+                if source.state().is_some() {
+                    self.lend_to_unknown(now, flow);
+                    self.events.push_back(Event::Gone { flow, cause: Cause::Doubt });
+                } else {
+                    self.events.push_back(Event::Drop { flow, cause: Cause::Foreign });
+                }
                 MoveResult::LetGo
             }
         };
@@ -82,6 +84,27 @@ impl Agent {
         }
     }
 
+    /// An exported connection has come back. Generation 0: the switch has lost its entries, so that the flow belongs to its
+    /// original owner. Another server requests it from there, as it does for all its flows.
+    fn own_again(&mut self, now: Time, flow: Flow, generation: u64, source: &Source) {
+        if generation == 0 && self.is_original(&flow) {
+            self.owned.remove(&flow);
+            return;
+        }
+        let reclaim = (generation == 0).then_some((now + RECLAIMS_FOR, now));
+        let generation = source.destination().map_or(generation, |to| generation.max(to.generation));
+        self.owned.insert(flow, Owned { generation, reclaim });
+    }
+
+    /// The original owner has exported a connection, and does not know whether another server has it. The entry shows whether
+    /// the connection has ended, as that of a connection that has moved away.
+    fn lend_to_unknown(&mut self, now: Time, flow: Flow) {
+        if self.is_original(&flow) && !self.lent.contains(&flow) {
+            self.lent.add(flow);
+            self.lent.handle_lost_entry(now, &flow);
+        }
+    }
+
     /// Informs the target that the switch has confirmed the source as the flow's owner, so that the target stops waiting.
     fn send_taken_back(&mut self, flow: Flow, source: &Source) {
         let Some(to) = source.destination() else { return };
@@ -91,8 +114,9 @@ impl Agent {
     }
 
     /// Gives the copy of an exported connection up.
-    pub(super) fn let_go(&mut self, flow: Flow, cause: Cause) {
+    pub(super) fn let_go(&mut self, now: Time, flow: Flow, cause: Cause) {
         self.sources.remove(&flow);
+        self.lend_to_unknown(now, flow);
         self.lending.remove(&flow);
         self.forwards.end(&flow);
         self.end_release(&flow);
@@ -134,7 +158,7 @@ impl Agent {
         let generation = target.generation();
         self.forget_requests(&flow);
         self.finished.insert(flow, Finished { generation, is_owned: false });
-        self.counters.refused += 1;
+        self.counters.count_refusal(reason);
         self.send(source, flow, generation, Body::Refused(reason));
         self.forwards.begin(flow, source, generation, now + self.settings.times.forward_for);
         if let Some(direction) = self.forwards.direction(now, &flow) {
@@ -142,12 +166,11 @@ impl Agent {
                 self.forwards.add(now, flow, direction, frame);
             }
         }
-        self.events.push_back(Event::Gone { flow, cause: Cause::Doubt });
+        self.events.push_back(Event::Refused { flow, source, reason });
     }
 
-    pub(super) fn end_targets(&mut self, now: Time, cause: Cause) {
+    pub(super) fn end_targets(&mut self, now: Time) {
         for flow in self.targets.keys().copied().collect::<Vec<_>>() {
-            self.events.push_back(Event::Gone { flow, cause });
             self.refuse(now, flow, Reason::Silent);
         }
     }

@@ -1,9 +1,11 @@
 //! *prepare* and *prepared*, which the switch relays from one end of a move to the other.
 
 use spillway_transport::Time;
+use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::{Flow, Import, Relay, Request, ServerId, Site};
 
 use super::Agent;
+use crate::event::Event;
 use crate::migration::source::{self, Destination, Source};
 use crate::migration::target::Target;
 
@@ -24,8 +26,13 @@ impl Agent {
                 .owned
                 .get(&flow)
                 .is_some_and(|owned| owned.reclaim.is_none() || generation <= owned.generation);
+        if is_old {
+            return;
+        }
         let place = self.place_of(flow.service()).and_then(|place| Site::new(place, self.settings.mac));
-        let Some(place) = place.filter(|_| !is_old) else { return };
+        let Some(place) = place else {
+            return self.refuse_prepare(now, source, (flow, generation), Reason::NoService);
+        };
         if let Some(own) = self.sources.get(&flow) {
             // The switch relays *prepare* only from the flow's owner: the target of this server's move owns the flow now.
             let is_moved = own.state().is_some() && source != self.settings.id;
@@ -36,8 +43,7 @@ impl Agent {
         }
         let is_new = self.targets.get(&flow).is_none_or(|(_, target)| target.generation() < generation);
         if is_new && !self.has_room(&flow) {
-            self.request(now, Request::Prepared { flow, asked: generation, import: Import::Refused });
-            return;
+            return self.refuse_prepare(now, source, (flow, generation), Reason::NoRoom);
         }
         if is_new {
             self.forget_requests(&flow);
@@ -52,6 +58,20 @@ impl Agent {
         if let Some(prepared) = prepared.map(|(_, target)| target.prepared(now)) {
             self.request(now, prepared);
         }
+    }
+
+    /// Refuses a move before *prepared*. The switch's message has no reason: a datagram to the source states it.
+    fn refuse_prepare(
+        &mut self,
+        now: Time,
+        source: ServerId,
+        (flow, generation): (Flow, u64),
+        reason: Reason,
+    ) {
+        self.counters.count_refusal(reason);
+        self.send(source, flow, generation, Body::Refused(reason));
+        self.request(now, Request::Prepared { flow, asked: generation, import: Import::Refused });
+        self.events.push_back(Event::Refused { flow, source, reason });
     }
 
     /// Whether this server can take part in another move of this flow.

@@ -63,6 +63,10 @@ impl Agent {
     }
 
     fn poll_sources(&mut self, now: Time) {
+        let expired = self.sources.iter().filter(|(_, source)| source.is_expired(now));
+        for flow in expired.map(|(flow, _)| *flow).collect::<Vec<_>>() {
+            self.let_go(now, flow, Cause::Restart);
+        }
         let mut requests = Vec::new();
         for (flow, source) in &mut self.sources {
             requests.extend(source.poll(now));

@@ -6,17 +6,23 @@
 //!    | no answer in time   | nothing to export v
 //!    v                     v                InDoubt --own: ok--> returned
 //! Settling --own: ok--> kept                   | otherwise: moved, or let go
+//!
+//! Sending, InDoubt --the switch has lost its entries--> Stranded --refused--> returned
+//!                                                          | accepted: moved. No answer in time: let go
 //! ```
 //!
-//! The entry decides: a source in doubt continues the connection only after *own* was confirmed.
+//! The entry decides: a source in doubt continues the connection only after *own* was confirmed. Without entries the target
+//! decides: one that has refused will never own the flow.
 
 use spillway_transport::Time;
 use spillway_wire::Chunks;
 use spillway_wire::handoff::{Body, Reason, Received};
+use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Flow, FlowState, Import, Request, Site, Status};
 
 use super::{ATTEMPTS, MoveTimes, Seen};
 use crate::buffer::HeldFrames;
+use crate::event::Obstacle;
 use crate::transfer::{Due, Sending};
 
 /// How a move ended for its source, or what the source waits for.
@@ -54,6 +60,8 @@ enum Phase {
     Exporting(Destination),
     Sending(Destination, Sending),
     InDoubt(Destination, Chunks),
+    /// The switch has lost the entry. Until this time the source asks the target whether it has the connection.
+    Stranded(Destination, Sending, Time),
 }
 
 /// A move on its source.
@@ -68,8 +76,12 @@ pub(crate) struct Source {
     next_at: Time,
     /// The target that was ready, with the generation of the entry held for it.
     destination: Option<Destination>,
-    /// Why the target has refused the state.
+    /// Why the target has refused the connection.
     refusal: Option<Reason>,
+    /// What has prevented the export.
+    obstacle: Option<Obstacle>,
+    /// The target has begun a new run since the export: it no longer knows whether it had the connection.
+    is_target_new: bool,
     /// Frames that the target has returned after the export.
     pub(crate) held: HeldFrames,
 }
@@ -85,8 +97,19 @@ impl Source {
         (times, held): (MoveTimes, HeldFrames),
     ) -> Source {
         let phase = Phase::Asking { attempts: 0 };
-        let (next_at, destination, refusal) = (now, None, None);
-        Source { flow, replaces, site, times, phase, next_at, destination, refusal, held }
+        Source {
+            flow,
+            replaces,
+            site,
+            times,
+            phase,
+            next_at: now,
+            destination: None,
+            refusal: None,
+            obstacle: None,
+            is_target_new: false,
+            held,
+        }
     }
 
     /// Takes a flow back whose entry is held for a target by a move that the source has given up.
@@ -100,14 +123,16 @@ impl Source {
         match &self.phase {
             Phase::Exporting(_) => None,
             Phase::Sending(_, sending) => sending.poll_timeout().or(Some(self.next_at)),
-            Phase::Asking { .. } | Phase::Settling { .. } | Phase::InDoubt(..) => Some(self.next_at),
+            Phase::Asking { .. } | Phase::Settling { .. } | Phase::InDoubt(..) | Phase::Stranded(..) => {
+                Some(self.next_at)
+            }
         }
     }
 
     /// The exported state, if the source has one.
     pub(crate) fn state(&self) -> Option<&Chunks> {
         match &self.phase {
-            Phase::Sending(_, sending) => Some(sending.state()),
+            Phase::Sending(_, sending) | Phase::Stranded(_, sending, _) => Some(sending.state()),
             Phase::InDoubt(_, state) => Some(state),
             Phase::Asking { .. } | Phase::Settling { .. } | Phase::Exporting(_) => None,
         }
@@ -121,6 +146,21 @@ impl Source {
     /// Why the target has refused the state, if it has.
     pub(crate) fn refusal(&self) -> Option<Reason> {
         self.refusal
+    }
+
+    /// What has prevented the export.
+    pub(crate) fn obstacle(&self) -> Obstacle {
+        match (self.obstacle, self.refusal) {
+            (None | Some(Obstacle::Target(_) | Obstacle::Silence), Some(reason)) => {
+                Obstacle::Target(Some(reason))
+            }
+            (obstacle, _) => obstacle.unwrap_or(Obstacle::Silence),
+        }
+    }
+
+    /// Whether the target has not said in time whether it has the connection, whose entry the switch has lost.
+    pub(crate) fn is_expired(&self, now: Time) -> bool {
+        matches!(self.phase, Phase::Stranded(_, _, until) if now >= until)
     }
 
     /// The request to the switch that is due, if any.
@@ -138,7 +178,7 @@ impl Source {
             }
             // The target has acknowledged the whole state, and has not answered in time.
             Phase::Sending(_, sending) if sending.is_complete() => self.doubt(now),
-            Phase::Sending(..) | Phase::Exporting(_) => return None,
+            Phase::Sending(..) | Phase::Exporting(_) | Phase::Stranded(..) => return None,
             Phase::Settling { .. } | Phase::InDoubt(..) => {}
         }
         let flow = self.flow;
@@ -161,12 +201,21 @@ impl Source {
                 self.next_at = now + self.times.asking();
                 Request::Own { flow, replaces: to.generation }
             }
-            Phase::Exporting(_) | Phase::Sending(..) => return None,
+            Phase::Exporting(_) | Phase::Sending(..) | Phase::Stranded(..) => return None,
         })
     }
 
-    /// The message for the target that is due, if any: a part of the state.
+    /// The message for the target that is due, if any: a part of the state. The first part is also the question whether the
+    /// target has the connection: a target that does not await it answers *accepted* or *refused*.
     pub(crate) fn poll_part(&mut self, now: Time) -> Option<(Destination, Body<'_>)> {
+        if let Phase::Stranded(to, ..) = self.phase {
+            if now < self.next_at {
+                return None;
+            }
+            self.next_at = now + self.times.asking();
+            let Phase::Stranded(_, sending, _) = &mut self.phase else { return None };
+            return Some((to, sending.body(0)?));
+        }
         let Phase::Sending(_, sending) = &mut self.phase else { return None };
         let number = match sending.poll(now)? {
             Due::Part(number) => number,
@@ -184,6 +233,14 @@ impl Source {
         if let Phase::Sending(to, sending) = &self.phase {
             (self.phase, self.next_at) = (Phase::InDoubt(*to, sending.state().clone()), now);
         }
+    }
+
+    /// The target has begun a new run: from now on only the entry decides.
+    pub(crate) fn handle_new_run(&mut self, now: Time) -> Option<Outcome> {
+        // A move that was not exported has nothing that the target could have.
+        self.is_target_new |= self.state().is_some();
+        self.doubt(now);
+        matches!(self.phase, Phase::Stranded(..)).then_some(Outcome::LetGo)
     }
 
     /// The target has these parts of the state.
@@ -205,7 +262,10 @@ impl Source {
         if generation <= self.replaces || !is_asking && !matches!(self.phase, Phase::Settling { own: None }) {
             return None;
         }
-        let Import::Ready(target) = import else { return Some(Outcome::Kept { generation }) };
+        let Import::Ready(target) = import else {
+            self.obstacle = Some(Obstacle::Target(None));
+            return Some(Outcome::Kept { generation });
+        };
         let to = Destination { generation, target };
         self.destination = Some(to);
         if is_asking {
@@ -235,6 +295,7 @@ impl Source {
     /// The connection cannot be exported: the flow returns to the source.
     pub(crate) fn not_exported(&mut self, now: Time) {
         if let Phase::Exporting(to) = self.phase {
+            self.obstacle = Some(Obstacle::NotExported);
             (self.phase, self.next_at) = (Phase::Settling { own: Some(to.generation) }, now);
         }
     }
@@ -245,11 +306,26 @@ impl Source {
         is_ours.then_some(Outcome::Moved)
     }
 
-    /// Handles *refused*: the target will not own the flow.
-    pub(crate) fn handle_refused(&mut self, now: Time, of: u64, reason: Reason) {
-        if self.destination().is_some_and(|to| to.generation == of) {
-            self.refusal = Some(reason);
-            self.doubt(now);
+    /// Handles *refused*: the target will not own the flow. Before the export it only states the reason; the message that the
+    /// switch relays ends the move.
+    pub(crate) fn handle_refused(&mut self, now: Time, of: u64, reason: Reason) -> Option<Outcome> {
+        let is_ours = match self.destination {
+            Some(to) => to.generation == of,
+            None => of > self.replaces,
+        };
+        if !is_ours {
+            return None;
+        }
+        self.refusal = Some(reason);
+        self.doubt(now);
+        matches!(self.phase, Phase::Stranded(..)).then_some(Outcome::Returned { generation: 0 })
+    }
+
+    /// Whether a message of this server, with this Ethernet address, may be about the move.
+    pub(crate) fn is_to(&self, mac: Mac) -> bool {
+        match self.destination {
+            Some(to) => to.target.mac() == mac,
+            None => self.site.is_none_or(|site| site.mac() == mac),
         }
     }
 
@@ -267,16 +343,35 @@ impl Source {
                 (_, FlowState::Owned) if !seen.is_ours => Some(Outcome::Moved),
                 _ => Some(Outcome::LetGo),
             },
-            Phase::Exporting(_) | Phase::Sending(..) => None,
+            Phase::Exporting(_) | Phase::Sending(..) | Phase::Stranded(..) => None,
         }
     }
 
-    /// The switch has lost all entries. Nothing that was exported can be taken back.
-    pub(crate) fn handle_lost_entries(&self) -> Outcome {
-        if self.state().is_some() { Outcome::LetGo } else { Outcome::Kept { generation: 0 } }
+    /// The switch has lost all entries. Until the time `until` the target is asked whether it has an exported connection:
+    /// `None`.
+    pub(crate) fn handle_lost_entries(&mut self, now: Time, until: Time) -> Option<Outcome> {
+        let Some((to, state)) = self.destination.zip(self.state().cloned()) else {
+            self.obstacle = Some(Obstacle::Restart);
+            return Some(Outcome::Kept { generation: 0 });
+        };
+        if self.is_target_new {
+            return Some(Outcome::LetGo);
+        }
+        if self.refusal.is_some() {
+            return Some(Outcome::Returned { generation: 0 });
+        }
+        // A state with too many parts was never sent.
+        let Some(sending) = Sending::new(now, state, self.times) else {
+            return Some(Outcome::Returned { generation: 0 });
+        };
+        (self.phase, self.next_at) = (Phase::Stranded(to, sending, until), now);
+        None
     }
 
     fn handle_before_export(&mut self, now: Time, seen: Seen) -> Option<Outcome> {
+        if matches!(self.phase, Phase::Asking { .. }) && seen.status != Status::Ok {
+            self.obstacle = Some(Obstacle::Switch(seen.status));
+        }
         match seen.state {
             // The server, or the target, has no term at present.
             _ if seen.status == Status::NoOwner => None,
@@ -294,163 +389,4 @@ impl Source {
 }
 
 #[cfg(test)]
-mod tests {
-    use core::time::Duration;
-
-    use super::*;
-    use crate::budget::Budget;
-    use crate::test_flow::{flow, site};
-
-    fn ms(milliseconds: u64) -> Time {
-        Time::ZERO + Duration::from_millis(milliseconds)
-    }
-
-    fn seen(status: Status, state: FlowState, generation: u64, is_ours: bool) -> Seen {
-        Seen { status, state, generation, is_ours }
-    }
-
-    fn parts() -> (MoveTimes, HeldFrames) {
-        (MoveTimes::default(), HeldFrames::new(&Budget::new(1 << 20)))
-    }
-
-    fn asking() -> Source {
-        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
-        assert!(matches!(source.poll(Time(0)), Some(Request::Prepare { replaces: 7, .. })));
-        source
-    }
-
-    fn exporting() -> Source {
-        let mut source = asking();
-        assert_eq!(source.handle_prepared(Time(1), 8, Import::Ready(site())), Some(Outcome::Export));
-        source
-    }
-
-    fn sending() -> Source {
-        let mut source = exporting();
-        source.exported(Time(0), Chunks::from(&b"state"[..]));
-        source
-    }
-
-    /// Calls both polls at each of the source's times up to `until`. Returns the requests with their times.
-    fn requests_until(source: &mut Source, until: Time) -> alloc::vec::Vec<(u64, Request)> {
-        let mut all = alloc::vec::Vec::new();
-        let mut now = Time(0);
-        while let Some(at) = source.poll_timeout().map(|at| at.max(now)).filter(|at| *at <= until) {
-            now = at;
-            while source.poll_part(now).is_some() {}
-            all.extend(source.poll(now).map(|request| (now.as_nanos() / 1_000_000, request)));
-        }
-        all
-    }
-
-    #[test]
-    fn prepare_is_sent_five_times_and_then_the_entry_is_asked() {
-        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
-        let requests = requests_until(&mut source, ms(63));
-        let times: alloc::vec::Vec<_> = requests.iter().map(|(at, _)| *at).collect();
-        assert_eq!(times, [0, 1, 3, 7, 15, 31, 47, 63]);
-        let is_prepare = |(_, request): &(u64, Request)| matches!(request, Request::Prepare { .. });
-        assert!(requests[..5].iter().all(is_prepare));
-        assert!(requests[5..].iter().all(|(_, request)| matches!(request, Request::Get { .. })));
-    }
-
-    #[test]
-    fn a_state_whose_parts_are_not_acknowledged_leads_to_own_every_16_ms() {
-        let requests = requests_until(&mut sending(), ms(70));
-        let own = Request::Own { flow: flow(1), replaces: 8 };
-        assert_eq!(requests, [(31, own), (47, own), (63, own)]);
-    }
-
-    #[test]
-    fn a_target_that_has_the_state_and_is_silent_is_doubted() {
-        let mut source = sending();
-        assert!(source.poll_part(Time(0)).is_some());
-        source.handle_received(ms(1), 9, Received { through: 1, beyond: 0 });
-        source.handle_received(ms(2), 8, Received { through: 1, beyond: 0 });
-        source.handle_received(ms(20), 8, Received { through: 1, beyond: 0 });
-        let own = Request::Own { flow: flow(1), replaces: 8 };
-        assert_eq!(requests_until(&mut source, ms(40)), [(33, own)], "31 ms after the first acknowledgement");
-    }
-
-    #[test]
-    fn accepted_ends_the_move_whatever_the_source_waits_for() {
-        let mut source = sending();
-        assert_eq!(source.handle_accepted(9), None, "another move");
-        assert_eq!(source.handle_accepted(8), Some(Outcome::Moved));
-        source.doubt(ms(1));
-        assert_eq!(source.handle_accepted(8), Some(Outcome::Moved));
-        assert_eq!(exporting().handle_accepted(8), None, "nothing was exported");
-    }
-
-    #[test]
-    fn prepared_of_an_earlier_move_or_a_second_time_changes_nothing() {
-        assert_eq!(asking().handle_prepared(Time(1), 7, Import::Ready(site())), None);
-        assert_eq!(sending().handle_prepared(Time(1), 8, Import::Ready(site())), None);
-        assert_eq!(exporting().handle_prepared(Time(1), 8, Import::Ready(site())), None);
-    }
-
-    #[test]
-    fn a_source_that_gives_up_before_the_export_takes_the_flow_back() {
-        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
-        requests_until(&mut source, ms(31));
-        assert_eq!(source.handle_answer(ms(32), seen(Status::Ok, FlowState::Asked, 8, true)), None);
-        assert!(matches!(source.poll(ms(32)), Some(Request::Own { replaces: 8, .. })));
-        let kept = source.handle_answer(ms(33), seen(Status::Ok, FlowState::Owned, 9, true));
-        assert_eq!(kept, Some(Outcome::Kept { generation: 9 }));
-    }
-
-    #[test]
-    fn a_late_prepared_is_answered_by_own() {
-        let mut source = Source::new(Time(0), flow(1), 7, None, parts());
-        requests_until(&mut source, ms(31));
-        assert_eq!(source.handle_prepared(ms(32), 8, Import::Ready(site())), None, "no export");
-        assert!(matches!(source.poll(ms(32)), Some(Request::Own { replaces: 8, .. })));
-    }
-
-    #[test]
-    fn refusals_leave_the_connection_where_it_is() {
-        let refused = asking().handle_prepared(Time(1), 9, Import::Refused);
-        assert_eq!(refused, Some(Outcome::Kept { generation: 9 }));
-        let full = seen(Status::Full, FlowState::None, 0, false);
-        assert_eq!(asking().handle_answer(Time(1), full), Some(Outcome::Kept { generation: 0 }));
-        let stale = seen(Status::Stale, FlowState::Owned, 20, true);
-        assert_eq!(asking().handle_answer(Time(1), stale), Some(Outcome::Kept { generation: 20 }));
-        let foreign = seen(Status::Forbidden, FlowState::Owned, 20, false);
-        assert_eq!(asking().handle_answer(Time(1), foreign), Some(Outcome::LetGo));
-    }
-
-    #[test]
-    fn in_doubt_only_a_confirmed_own_continues_the_connection() {
-        let answer = |status, state, is_ours| {
-            let mut source = sending();
-            source.doubt(ms(1));
-            source.handle_answer(ms(2), seen(status, state, 9, is_ours))
-        };
-        assert_eq!(answer(Status::Ok, FlowState::Owned, true), Some(Outcome::Returned { generation: 9 }));
-        assert_eq!(answer(Status::Forbidden, FlowState::Owned, false), Some(Outcome::Moved));
-        // The target may have owned the flow, and died.
-        assert_eq!(answer(Status::Stale, FlowState::Owned, true), Some(Outcome::LetGo));
-        assert_eq!(answer(Status::NoEntry, FlowState::None, false), Some(Outcome::LetGo));
-        assert_eq!(answer(Status::NoOwner, FlowState::None, false), None);
-        assert_eq!(answer(Status::Replayed, FlowState::Owned, true), None);
-    }
-
-    #[test]
-    fn a_refused_state_leads_to_own_at_once() {
-        let mut source = sending();
-        source.handle_refused(Time(2), 7, Reason::NoRoom);
-        assert_eq!(source.poll(Time(2)), None, "another move was refused");
-        source.handle_refused(Time(2), 8, Reason::NoRoom);
-        assert_eq!(source.refusal(), Some(Reason::NoRoom));
-        assert!(matches!(source.poll(Time(2)), Some(Request::Own { replaces: 8, .. })));
-    }
-
-    #[test]
-    fn without_entries_only_what_was_not_exported_stays() {
-        assert_eq!(asking().handle_lost_entries(), Outcome::Kept { generation: 0 });
-        assert_eq!(sending().handle_lost_entries(), Outcome::LetGo);
-        let mut source = exporting();
-        source.not_exported(Time(1));
-        assert!(matches!(source.poll(Time(1)), Some(Request::Own { replaces: 8, .. })));
-    }
-}
+mod tests;

@@ -106,17 +106,76 @@ fn a_loan_to_a_silent_server_ends_when_the_flow_has_returned() {
     assert_eq!(rack.client_reaches(3), (1, Sorted::Stack));
 }
 
+fn import(is_return: bool) -> Event {
+    Event::Import { flow: flow(), state: Chunks::from(STATE), frames: Vec::new(), is_return }
+}
+
+/// The target has not owned the flow, and says so: the source continues the connection.
 #[test]
-fn a_move_that_the_restart_of_the_switch_interrupts_is_given_up_by_both_ends() {
+fn a_connection_returns_when_the_switch_loses_its_entries_during_the_move() {
     let mut rack = Rack::new();
     let generation = rack.export(1, 2, STATE);
     rack.restart_switch();
     let now = rack.now;
     rack.agent(2).checked(now, flow(), generation, Ok(()));
     rack.advance(300);
-    assert!(rack.events(1).contains(&Event::Gone { flow: flow(), cause: Cause::Restart }));
-    assert!(rack.events(2).iter().any(|event| matches!(event, Event::Gone { .. })));
+    assert_eq!(rack.events(1), [import(true)]);
+    assert!(matches!(rack.events(2)[..], [Event::Refused { .. }]));
     assert!(![1, 2].into_iter().any(|server| rack.agent(server).may_continue(&flow())));
+    assert_eq!((rack.may_transmit(1), rack.may_transmit(2)), (true, false));
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Stack));
+}
+
+/// As above, between two servers that are not the original owner: the source requests the flow from the original owner.
+#[test]
+fn a_connection_of_another_server_returns_too_when_the_switch_loses_its_entries() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.export(2, 3, STATE);
+    rack.restart_switch();
+    rack.advance(300);
+    assert!(rack.events(2).contains(&import(true)));
+    assert_eq!(rack.agent(2).counters().reclaimed, 1);
+    assert_eq!([1, 2, 3].map(|server| rack.may_transmit(server)), [true, true, false]);
+    assert_eq!(rack.client_reaches(1), (2, Sorted::Stack));
+}
+
+/// The target has owned the flow; only *accepted* was lost.
+#[test]
+fn a_connection_that_had_moved_when_the_switch_lost_its_entries_stays_moved() {
+    let mut rack = Rack::new();
+    let generation = rack.export(1, 2, STATE);
+    rack.is_lost = Box::new(|from, to, _| (from, to) == (2, Some(1)));
+    let now = rack.now;
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.deliver();
+    assert_eq!(rack.events(2), [import(false)]);
+    rack.restart_switch();
+    rack.no_losses();
+    rack.advance(300);
+    assert_eq!(rack.events(1), []);
+    assert_eq!((rack.agent(2).counters().reclaimed, rack.may_transmit(2)), (1, true));
+    assert_eq!(rack.client_reaches(1), (2, Sorted::Stack));
+}
+
+/// The original owner cannot find out whether the target has the connection. It resets the client after a few seconds.
+#[test]
+fn a_connection_whose_target_is_silent_ends_when_the_switch_has_lost_its_entries() {
+    let mut rack = Rack::new();
+    rack.export(1, 2, STATE);
+    rack.cut(2);
+    rack.restart_switch();
+    rack.advance(2_900);
+    assert_eq!(rack.events(1), []);
+    rack.advance(700);
+    assert_eq!(rack.events(1), [Event::Gone { flow: flow(), cause: Cause::Restart }]);
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Held));
+    rack.advance(5_100);
+    assert_eq!(rack.events(1), [], "server 2 may still take the flow back");
+    let (_, frame) = rack.client_sends(2);
+    assert_eq!(rack.sort(1, &frame), Sorted::Held);
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::LoanEnded { flow: flow(), frames: vec![frame] }]);
 }
 
 #[test]

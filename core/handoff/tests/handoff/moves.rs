@@ -1,16 +1,21 @@
 //! Moves between servers behind the switch of core/rules: what is lost, late, repeated or of an earlier run.
 
 use crate::rack::{Rack, flow, segment_at};
-use spillway_handoff::{Cause, Event, Limits, MoveError, MoveResult, Sorted};
+use spillway_handoff::{Event, Limits, MoveError, MoveResult, Obstacle, Sorted};
 use spillway_rules::FlowState;
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::switch::{Kind, ServerId, View};
+use spillway_wire::switch::{Kind, ServerId, Status, View};
 
 const STATE: &[u8] = b"the state of a connection";
 
 fn import(state: &[u8], frames: Vec<Vec<u8>>, is_return: bool) -> Event {
     Event::Import { flow: flow(), state: Chunks::from(state), frames, is_return }
+}
+
+/// Server 2 has refused a move of server 1.
+fn refused(reason: Reason) -> Event {
+    Event::Refused { flow: flow(), source: ServerId(1), reason }
 }
 
 fn is_kind(payload: &[u8], kind: Kind) -> bool {
@@ -99,7 +104,7 @@ fn a_refused_state_comes_back_with_the_packets_that_the_target_held() {
     let events: Vec<Event> = std::iter::from_fn(|| rack.agent(1).poll_event()).collect();
     let ended = Event::Ended { flow: flow(), result: MoveResult::Returned(Some(Reason::TooLarge)) };
     assert_eq!(events, [import(STATE, vec![segment_at(1, 7), segment_at(1, 8)], true), ended]);
-    assert_eq!(rack.events(2), [Event::Gone { flow: flow(), cause: Cause::Doubt }]);
+    assert_eq!(rack.events(2), [refused(Reason::TooLarge)]);
     assert_eq!(rack.client_reaches(9), (1, Sorted::Stack));
 }
 
@@ -109,7 +114,7 @@ fn a_target_without_a_state_for_100_ms_gives_the_flow_back() {
     rack.prepare(1, 2);
     assert_eq!(rack.client_reaches(7), (2, Sorted::Held));
     rack.advance(101);
-    assert_eq!(rack.events(2), [Event::Gone { flow: flow(), cause: Cause::Doubt }]);
+    assert_eq!(rack.events(2), [refused(Reason::Late)]);
     assert_eq!(rack.events(1), [Event::Deliver { frames: vec![segment_at(1, 7)] }], "not exported yet");
     let now = rack.now;
     rack.agent(1).exported(now, flow(), Chunks::from(STATE));
@@ -131,7 +136,7 @@ fn a_source_takes_the_connection_back_from_a_target_that_stops() {
     let (now, generation) = (rack.now, rack.entry().unwrap().generation);
     rack.agent(2).checked(now, flow(), generation - 1, Ok(()));
     rack.advance(150);
-    assert_eq!(rack.events(2), [Event::Gone { flow: flow(), cause: Cause::Doubt }]);
+    assert_eq!(rack.events(2), [refused(Reason::Lost)]);
     assert!(!rack.may_transmit(2) && rack.may_transmit(1));
 }
 
@@ -146,10 +151,38 @@ fn a_source_whose_prepare_is_not_answered_keeps_the_connection() {
     assert_eq!(rack.client_reaches(7), (2, Sorted::Held));
     rack.advance(60);
     assert_eq!(owner(&rack), (FlowState::Owned, ServerId(1)));
-    assert_eq!(rack.agent(1).poll_event(), Some(Event::Ended { flow: flow(), result: MoveResult::Kept }));
+    assert_eq!(
+        rack.agent(1).poll_event(),
+        Some(Event::Ended { flow: flow(), result: MoveResult::Kept(Obstacle::Silence) })
+    );
     rack.no_losses();
     rack.advance(150);
     assert_eq!(rack.client_reaches(8), (1, Sorted::Stack));
+}
+
+#[test]
+fn a_move_that_the_target_refuses_before_prepared_ends_with_its_reason() {
+    let mut rack = Rack::new();
+    rack.agent(2).set_load(0, 0);
+    let now = rack.now;
+    rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
+    rack.deliver();
+    let kept = MoveResult::Kept(Obstacle::Target(Some(Reason::NoRoom)));
+    assert_eq!(rack.agent(1).poll_event(), Some(Event::Ended { flow: flow(), result: kept }));
+    assert_eq!(rack.events(2), [refused(Reason::NoRoom)]);
+    assert_eq!((rack.agent(2).counters().refused(), rack.client_reaches(1)), (1, (1, Sorted::Stack)));
+}
+
+#[test]
+fn a_move_to_a_server_that_the_switch_does_not_know_as_alive_ends_with_this_reason() {
+    let mut rack = Rack::new();
+    rack.cut(2);
+    rack.advance(1_100);
+    let now = rack.now;
+    rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
+    rack.advance(60);
+    let kept = MoveResult::Kept(Obstacle::Switch(Status::NoOwner));
+    assert_eq!(rack.agent(1).poll_event(), Some(Event::Ended { flow: flow(), result: kept }));
 }
 
 #[test]

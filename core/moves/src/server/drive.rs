@@ -11,6 +11,7 @@ use spillway_transport::{Conn, Event, Time};
 use super::Server;
 use crate::application::Movable;
 use crate::ends::Ends;
+use crate::notices::Notice;
 use crate::orders::Order;
 
 impl Server {
@@ -50,6 +51,9 @@ impl Server {
             agent.handle_datagram(now, payload);
             while let Some(load) = agent.poll_load() {
                 self.policy.hear(now, load);
+            }
+            while let Some(fault) = agent.poll_peer_fault() {
+                self.notices.add(Notice::PeerFault(fault), None);
             }
             self.run_agent(application, now);
         }

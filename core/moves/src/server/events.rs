@@ -12,6 +12,7 @@ use super::Server;
 use crate::application::{Arrival, Movable};
 use crate::connections::Imported;
 use crate::losses::Loss;
+use crate::notices::Notice;
 use crate::orders::OrderResult;
 
 impl Server {
@@ -47,10 +48,12 @@ impl Server {
                 self.deliver_all(application, now, frames);
             }
             Event::Drop { flow, cause } => self.drop_connection(application, now, flow, cause),
-            // At the target, the move has failed. At the source, `Ended` follows.
-            Event::Gone { flow, cause } => {
+            // `Ended` follows.
+            Event::Gone { flow, cause } => self.losses.add(flow, Loss::GivenUp(cause)),
+            Event::Refused { flow, reason, .. } => {
                 self.reserved.remove(&flow);
-                self.losses.add(flow, Loss::GivenUp(cause));
+                self.losses.add(flow, Loss::GivenUp(Cause::Doubt));
+                self.notices.add(Notice::Refused(reason), Some(&flow));
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
         }
@@ -88,6 +91,7 @@ impl Server {
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
             self.losses.add(flow, Loss::NotImported);
+            self.notices.add(Notice::NotImported, Some(&flow));
             self.policy.leave(&flow);
             self.end_exported(now, flow);
             return self.with_agent(|agent| agent.connection_ended(now, flow));
@@ -123,6 +127,7 @@ impl Server {
         if self.connections.export(now, conn).is_ok() {
             self.counters.lost += 1;
             self.losses.add(flow, Loss::Dropped(cause));
+            self.notices.add(Notice::GivenUp(cause), Some(&flow));
             self.end_order(now, &flow, OrderResult::Closed);
             self.policy.leave(&flow);
             let lost = ApplicationEvent::Lost(LostReason::Failed);
@@ -133,8 +138,8 @@ impl Server {
     fn end_move(&mut self, now: Time, flow: Flow, result: MoveResult) {
         match result {
             MoveResult::Moved => self.counters.moved += 1,
-            MoveResult::Kept if self.orders.wait_again(&flow) => return,
-            MoveResult::Kept => self.counters.kept += 1,
+            MoveResult::Kept(_) if self.orders.wait_again(&flow) => return,
+            MoveResult::Kept(_) => self.counters.kept += 1,
             MoveResult::Returned(_) => self.counters.returned += 1,
             MoveResult::LetGo => self.counters.let_go += 1,
         }

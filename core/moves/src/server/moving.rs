@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use spillway_handoff::MoveResult;
+use spillway_handoff::{MoveResult, Obstacle};
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
 
@@ -47,7 +47,7 @@ impl Server {
         let forgotten: Vec<Flow> = self.orders.under_way().filter(|flow| !agent.is_source(flow)).collect();
         for flow in forgotten {
             self.counters.kept += 1;
-            self.end_order(now, &flow, OrderResult::Ended(MoveResult::Kept));
+            self.end_order(now, &flow, OrderResult::Ended(MoveResult::Kept(Obstacle::Restart)));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillway_handoff::{MoveError, MoveResult};
+use spillway_handoff::{MoveError, MoveResult, Obstacle};
 use spillway_moves::{OrderError, OrderResult};
 use spillway_wire::switch::ServerId;
 
@@ -92,7 +92,7 @@ fn an_order_ends_when_the_switch_forgets_its_move() {
     rack.run_until("the source is to export", |rack| rack.host(2).server.has_exports());
     rack.restart_switch();
     rack.run_until("the order ends", |rack| !rack.host(2).results.is_empty());
-    assert_eq!(rack.host(2).results, [OrderResult::Ended(MoveResult::Kept)]);
+    assert_eq!(rack.host(2).results, [OrderResult::Ended(MoveResult::Kept(Obstacle::Restart))]);
     rack.host(2).is_device_busy = false;
     let returned = rack.client.returned;
     rack.run_until("the stream continues", |rack| rack.client.returned > returned + 10_000);

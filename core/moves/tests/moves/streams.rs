@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spillway_handoff::MoveResult;
+use spillway_handoff::{MoveResult, Obstacle};
 use spillway_moves::OrderResult;
 use spillway_transport::LostReason;
 use spillway_wire::handoff::Reason;
@@ -70,7 +70,7 @@ fn a_connection_comes_back_from_a_server_that_has_no_room() {
     rack.order(1, 2).unwrap();
     rack.run_until("the order ends", |rack| !rack.host(1).results.is_empty());
     let result = OrderResult::Ended(MoveResult::Returned(Some(Reason::NoRoom)));
-    let kept = OrderResult::Ended(MoveResult::Kept);
+    let kept = OrderResult::Ended(MoveResult::Kept(Obstacle::Target(Some(Reason::NoRoom))));
     assert!([result, kept].contains(&rack.host(1).results[0]), "{:?}", rack.host(1).results);
     assert_eq!(rack.counters(2).imported, 0);
     finish(&mut rack);

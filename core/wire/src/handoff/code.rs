@@ -119,6 +119,24 @@ impl Reason {
     pub const fn code(self) -> u8 {
         self as u8
     }
+
+    /// The name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reason::NoMove => "no_move",
+            Reason::NoRoom => "no_room",
+            Reason::NoService => "no_service",
+            Reason::Family => "family",
+            Reason::Version => "version",
+            Reason::Feature => "feature",
+            Reason::Damaged => "damaged",
+            Reason::TooLarge => "too_large",
+            Reason::Invalid => "invalid",
+            Reason::Late => "late",
+            Reason::Lost => "lost",
+            Reason::Silent => "silent",
+        }
+    }
 }
 
 impl TryFrom<u8> for Reason {

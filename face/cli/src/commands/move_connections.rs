@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
-use spillway_stack_server::{MoveOutcome, Override, PolicyStatus, Request, send_request};
+use spillway_stack_server::{MoveFailure, MoveOutcome, Override, PolicyStatus, Request, send_request};
 use spillway_values::parse_duration;
 
 use super::output::Report;
@@ -89,14 +89,18 @@ fn set_override(
 }
 
 fn report(outcome: &MoveOutcome) -> Report {
+    let failed = outcome
+        .failed
+        .iter()
+        .map(|failed| format!("the connection of {} has not moved: {}", failed.client, failed.why));
+    let pending = outcome
+        .pending
+        .iter()
+        .map(|client| format!("the connection of {client} is still pending: {}", MoveFailure::Late));
     Report {
         lines: vec![format!("{} connections moved", outcome.moved)],
         result: json!(outcome),
-        errors: outcome
-            .failed
-            .iter()
-            .map(|failed| format!("the connection of {} has not moved: {}", failed.client, failed.why))
-            .collect(),
+        errors: failed.chain(pending).collect(),
         ..Report::default()
     }
 }
@@ -124,8 +128,10 @@ mod tests {
     fn connections_that_have_not_moved_are_errors() {
         let failed =
             FailedMove { client: "10.0.0.2:40000".parse().unwrap(), why: "the connection has ended".into() };
-        let report = report(&MoveOutcome { moved: 3, failed: vec![failed] });
+        let pending = vec!["10.0.0.2:40001".parse().unwrap()];
+        let report = report(&MoveOutcome { moved: 3, failed: vec![failed], pending });
         assert_eq!(report.lines, ["3 connections moved"]);
         assert!(report.errors[0].contains("10.0.0.2:40000") && report.errors[0].contains("has ended"));
+        assert!(report.errors[1].starts_with("the connection of 10.0.0.2:40001 is still pending"));
     }
 }

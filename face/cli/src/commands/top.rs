@@ -4,6 +4,7 @@ mod keyboard;
 mod screen;
 mod servers;
 mod sidecars;
+mod stack_servers;
 mod switches;
 mod view;
 
@@ -23,6 +24,7 @@ use keyboard::Keyboard;
 use screen::Screen;
 use servers::ServerSample;
 use sidecars::SidecarSample;
+use stack_servers::StackServerSample;
 use switches::SwitchSample;
 
 use super::answer::Answer;
@@ -45,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Only the helper, sidecar or switch with this admin socket; repeat for more [default: those in /run/spillway and of
+    /// Only the helper, sidecar, switch or server on the user-level stack with this admin socket; repeat for more [default: those in /run/spillway and of
     /// sidecars' units, and all servers]
     #[arg(long, value_name = "PATH")]
     socket: Vec<PathBuf>,
@@ -60,6 +62,9 @@ pub(crate) struct Snapshot {
     pub(crate) helpers: Vec<HelperSample>,
     pub(crate) sidecars: Vec<SidecarSample>,
     pub(crate) switches: Vec<SwitchSample>,
+    /// Servers on the user-level stack.
+    pub(crate) stack_servers: Vec<StackServerSample>,
+    /// Servers under `spillway run`.
     pub(crate) servers: Vec<ServerSample>,
 }
 
@@ -72,7 +77,8 @@ pub(crate) struct HelperSample {
 
 impl Snapshot {
     fn has_answer(&self) -> bool {
-        let has_others = !self.servers.is_empty() || !self.sidecars.is_empty() || !self.switches.is_empty();
+        let has_servers = !(self.servers.is_empty() && self.stack_servers.is_empty());
+        let has_others = has_servers || !self.sidecars.is_empty() || !self.switches.is_empty();
         has_others || self.helpers.iter().any(|sample| sample.status.is_ok())
     }
 }
@@ -162,7 +168,7 @@ fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapsho
     let servers = if with_servers { servers::sample(&before.servers) } else { Vec::new() };
     let mut snapshot = Snapshot { servers, ..Snapshot::default() };
     let answers = query_all(sockets, |socket| Answer::send_request(socket));
-    // Helpers, sidecars and switches have their sockets in the same directory; their answers differ.
+    // Helpers, sidecars, switches and servers on the stack have their sockets in the same directory; their answers differ.
     for (socket, answer) in sockets.iter().zip(answers) {
         match answer {
             Ok(Answer::Switch(status)) => {
@@ -174,8 +180,9 @@ fn sample(sockets: &[PathBuf], with_servers: bool, before: &Snapshot) -> Snapsho
             Ok(Answer::Helper(status)) => {
                 snapshot.helpers.push(sample_helper(socket, Ok(*status), &before.helpers));
             }
-            // `status` shows servers on the user-level stack; they have no rates.
-            Ok(Answer::Server(_)) => {}
+            Ok(Answer::Server(status)) => {
+                snapshot.stack_servers.push(stack_servers::sample(socket, *status, &before.stack_servers));
+            }
             Err(error) => {
                 snapshot.helpers.push(sample_helper(socket, Err(error.to_string()), &before.helpers));
             }
@@ -216,8 +223,11 @@ fn report(args: &Args, snapshot: &Snapshot) -> Report {
     let sidecars: Vec<Value> = snapshot.sidecars.iter().map(SidecarSample::as_json).collect();
     let switches: Vec<Value> = snapshot.switches.iter().map(SwitchSample::as_json).collect();
     let servers: Vec<Value> = snapshot.servers.iter().map(ServerSample::as_json).collect();
-    let result =
-        json!({ "helpers": helpers, "sidecars": sidecars, "switches": switches, "servers": servers });
+    let stack_servers: Vec<Value> = snapshot.stack_servers.iter().map(StackServerSample::as_json).collect();
+    let result = json!({
+        "helpers": helpers, "sidecars": sidecars, "switches": switches, "stack_servers": stack_servers,
+        "servers": servers
+    });
     let silent = snapshot.helpers.iter().filter_map(|sample| {
         let error = sample.status.as_ref().err()?;
         Some(format!("{}: {error}", sample.socket.display()))

@@ -31,15 +31,26 @@ impl Servers {
 
     /// As [`start`](Servers::start), with a policy for moves.
     pub fn start_with_policy(scene: &Scene, command: &str, policy: &str) -> Servers {
+        let peers = write_peers(scene, "peers", policy);
+        Servers::start_with_peers(scene, command, [&peers, &peers])
+    }
+
+    /// The servers do not have the same key.
+    pub fn start_with_different_keys(scene: &Scene, command: &str) -> Servers {
+        let peers = ["peers", "others"].map(|name| write_peers(scene, name, "none"));
+        Servers::start_with_peers(scene, command, [&peers[0], &peers[1]])
+    }
+
+    /// `peers`: the file of each server.
+    fn start_with_peers(scene: &Scene, command: &str, peers: [&str; 2]) -> Servers {
         let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
         assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());
-        let peers = write_peers(scene, policy);
         let sockets = ["a.sock", "b.sock"].map(|name| scene.scratch.path(name));
-        let start = |host: &Host, name: &str, socket: &str| {
+        let start = |host: &Host, name: &str, socket: &str, peers: &str| {
             let (service, control) = (scene.service().to_string(), scene.control().to_string());
             let key = scene.scratch.path(&format!("{name}.key"));
             let options = ["--engine", "xdp", "--interface", host.interface(), "--service", &service];
-            let more = ["--switch", &control, "--peers", &peers, "--key", &key, "--socket", socket];
+            let more = ["--switch", &control, "--peers", peers, "--key", &key, "--socket", socket];
             let launch =
                 Launch::new(laboratory.display().to_string()).args([command]).args(options).args(more);
             let mut process = host.spawn(&launch.name(name)).unwrap();
@@ -50,7 +61,8 @@ impl Servers {
             });
             process
         };
-        let processes = [start(&scene.a, "a", &sockets[0]), start(&scene.b, "b", &sockets[1])];
+        let processes =
+            [start(&scene.a, "a", &sockets[0], peers[0]), start(&scene.b, "b", &sockets[1], peers[1])];
         // The servers' programs have replaced the receive loops of their interfaces.
         scene.switch.prepare_hosts().unwrap();
         let servers = Servers { processes, sockets, service: command.to_owned() };
@@ -86,6 +98,11 @@ impl Servers {
         self.result(name, &["move", &self.service, "--override", word])
     }
 
+    /// What a server has logged so far.
+    pub fn log(&mut self, name: &str) -> String {
+        self.processes[usize::from(name == "b")].stderr().unwrap()
+    }
+
     pub fn status(&self, name: &str) -> Value {
         self.result(name, &["status"])
     }
@@ -117,9 +134,15 @@ impl Servers {
         let failed = result["failed"].as_array().unwrap_or_else(|| panic!("{document}"));
         for connection in failed {
             let why = connection["why"].as_str().unwrap();
-            assert!(why.starts_with("the move ended as"), "{connection}");
+            assert!(
+                ["the connection has stayed", "the connection has come back"]
+                    .iter()
+                    .any(|text| why.starts_with(text)),
+                "{connection}"
+            );
         }
-        (result["moved"].as_u64().unwrap() as usize, failed.len())
+        let pending = result["pending"].as_array().unwrap().len();
+        (result["moved"].as_u64().unwrap() as usize, failed.len() + pending)
     }
 
     /// Both servers together have moved and imported this number of connections, and have lost none.
@@ -142,9 +165,9 @@ impl Servers {
     }
 }
 
-/// Writes the file with the section `[moves]`. Returns its path.
-fn write_peers(scene: &Scene, policy: &str) -> String {
-    scene.scratch.key("peers.key");
+/// Writes a file with the section `[moves]`, and the key of the servers. Returns the file's path.
+fn write_peers(scene: &Scene, name: &str, policy: &str) -> String {
+    scene.scratch.key(&format!("{name}.key"));
     let peer = |host: &Host, name: &str, id: u8, place: SocketAddr| {
         format!(
             "[[moves.peer]]\nname = \"{name}\"\nid = {id}\naddress = \"{}:{DATAGRAM_PORT}\"\nmac = \"{}\"\nplace = \
@@ -155,8 +178,8 @@ fn write_peers(scene: &Scene, policy: &str) -> String {
     };
     let a = peer(&scene.a, "a", 1, scene.service());
     let b = peer(&scene.b, "b", 2, SocketAddr::new(scene.b.address(), PLACE_PORT));
-    let path = scene.scratch.path("peers.toml");
-    fs::write(&path, format!("[moves]\npeers_key_file = \"peers.key\"\npolicy = \"{policy}\"\n{a}{b}"))
+    let path = scene.scratch.path(&format!("{name}.toml"));
+    fs::write(&path, format!("[moves]\npeers_key_file = \"{name}.key\"\npolicy = \"{policy}\"\n{a}{b}"))
         .unwrap();
     path
 }

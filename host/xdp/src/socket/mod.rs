@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::device::{Device, poll_with};
 use crate::frame_bytes::FRAME_BYTES;
-use crate::interface::Interface;
+use crate::interface::{Interface, InterfaceState};
 
 pub use error::SocketError;
 pub use system::Statistics;
@@ -46,6 +46,9 @@ const BIND_TIMEOUT: Duration = Duration::from_secs(2);
 const BIND_RETRY: Duration = Duration::from_millis(10);
 /// Interval at which a waiting socket checks its interface. poll(2) does not report a removed or down one.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which a waiting socket checks an interface that is down. Nothing can be sent until it is up, so
+/// that due timers wait, too.
+const DOWN_WAIT: Duration = Duration::from_millis(10);
 /// Wait for free frames while all are with the kernel: poll(2) does not report returned frames.
 const FULL_WAIT: Duration = Duration::from_micros(200);
 
@@ -72,6 +75,8 @@ pub struct Socket {
     fd: OwnedFd,
     interface: Interface,
     checked_at: Instant,
+    /// As the last check has found it.
+    state: InterfaceState,
     queue: u32,
     is_zero_copy: bool,
     memory: Mapping,
@@ -124,6 +129,7 @@ impl Socket {
             fd,
             interface: interface.clone(),
             checked_at: Instant::now(),
+            state: InterfaceState::Up,
             queue,
             is_zero_copy,
             memory,
@@ -182,19 +188,30 @@ impl Socket {
     pub(crate) fn begin_wait(&mut self, timeout: Option<Duration>) -> io::Result<Duration> {
         self.return_lent();
         self.flush()?;
-        Ok(match std::mem::take(&mut self.is_full) {
-            true => FULL_WAIT,
-            false => timeout.map_or(CHECK_INTERVAL, |timeout| timeout.min(CHECK_INTERVAL)),
+        let is_full = std::mem::take(&mut self.is_full);
+        Ok(match (self.state, is_full) {
+            (InterfaceState::Down, _) => DOWN_WAIT,
+            (InterfaceState::Up, true) => FULL_WAIT,
+            (InterfaceState::Up, false) => {
+                timeout.map_or(CHECK_INTERVAL, |timeout| timeout.min(CHECK_INTERVAL))
+            }
         })
     }
 
-    /// Checks the interface after a wait if `events` has an error, and once in [`CHECK_INTERVAL`].
+    /// Checks the interface after a wait if `events` has an error, once in [`CHECK_INTERVAL`], and after each wait while the
+    /// interface is down.
     pub(crate) fn end_wait(&mut self, events: PollFlags) -> io::Result<()> {
         let is_failed = events.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
-        if is_failed || self.checked_at.elapsed() >= CHECK_INTERVAL {
-            self.checked_at = Instant::now();
-            self.interface.check()?;
+        if is_failed || self.state == InterfaceState::Down || self.checked_at.elapsed() >= CHECK_INTERVAL {
+            self.check()?;
         }
+        Ok(())
+    }
+
+    /// Checks the interface. After the time in which it was down, frames of that time leave with the next ones.
+    fn check(&mut self) -> io::Result<()> {
+        self.checked_at = Instant::now();
+        self.state = self.interface.check()?;
         Ok(())
     }
 
@@ -262,9 +279,11 @@ impl Socket {
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
                 // No memory, or the interface's own queue is full.
                 Err(Errno::BUSY | Errno::NOBUFS) => break,
+                // The frames wait in the ring until the interface is up.
+                Err(Errno::NETDOWN) => return self.check(),
                 Err(errno) => {
-                    // If the interface was removed or is down, this error explains more.
-                    self.interface.check()?;
+                    // If the interface was removed, this error explains more.
+                    self.check()?;
                     return Err(errno.into());
                 }
             }

@@ -17,7 +17,7 @@ use super::{Experiment, Needs};
 use crate::experiments::figures::{Figure, Paper};
 
 /// The experiments, in the order in which `bench list` prints them.
-pub(super) const EXPERIMENTS: [Experiment; 12] = [
+pub(super) const EXPERIMENTS: [Experiment; 13] = [
     Experiment {
         name: "burst",
         question: "how much more a helped server serves within the SLA, how fast clients move, when the SLA is kept again, CPU costs",
@@ -65,6 +65,15 @@ pub(super) const EXPERIMENTS: [Experiment; 12] = [
         figures: &[Figure::new(Paper::PostMan, "F8")],
         needs: Needs { root: true, minutes: 6 },
         run: payload::run,
+    },
+    Experiment {
+        name: "payload-stack",
+        question: "as payload, with the echo server on the user-level stack, whose cost of a message is lower: up to which \
+                   payload helping raises its throughput",
+        paper: "PostMan, Figure 9: on IX, helping gives more below 260 B (server of 8 cores) or 920 B (one core)",
+        figures: &[Figure::new(Paper::PostMan, "F9")],
+        needs: Needs { root: true, minutes: 6 },
+        run: payload::run_on_stack,
     },
     Experiment {
         name: "helpers",

@@ -10,7 +10,7 @@ use crate::servers::{Echo, XdpArgs, run as run_on_stack};
 ///
 /// On kernel sockets, for plain clients and links: --listen ADDR --link ADDR [--key FILE] [--client-key FILE]
 /// [--allow-clients CIDR]. On the user-level stack, whose connections move to other servers: --engine xdp --interface IF
-/// --service ADDR [--switch ADDR --peers FILE --key FILE].
+/// --service ADDR [--link ADDR --link-key FILE] [--switch ADDR --peers FILE --key FILE].
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TCP that the server stands on; must be the first option

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use spillway_daemon::Log;
-use spillway_stack_server::{EngineError, EngineSettings, Movable, MovesFile, ProcessSettings};
+use spillway_stack_server::{
+    AddressRange, EngineError, EngineSettings, LinkPortSettings, Movable, MovesFile, ProcessSettings,
+};
 
 /// Maximum time to write the lines that wait when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
@@ -47,6 +49,18 @@ pub(crate) struct XdpArgs {
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<SocketAddr>,
 
+    /// The link port, to which helpers connect, at the IP address that the service has here
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "link_key")]
+    link: Option<SocketAddr>,
+
+    /// The key of helpers
+    #[arg(long, value_name = "FILE", requires = "link")]
+    link_key: Option<PathBuf>,
+
+    /// Client addresses that helpers may state; repeat for more [default: private ones]
+    #[arg(long, value_name = "CIDR", requires = "link")]
+    allow_clients: Vec<AddressRange>,
+
     /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     connections: u32,
@@ -74,11 +88,18 @@ fn serve<A: Movable + Send + 'static>(
         name: args.name.clone().unwrap_or_else(|| command.to_owned()),
         connections_max: args.connections,
         moves,
+        link: args.link,
         ..EngineSettings::new(&args.interface, args.service)
     };
     let process = ProcessSettings { socket: args.socket.clone(), metrics: args.metrics };
     let service = args.service;
-    spillway_stack_server::run(&settings, &process, application, || println!("serving {service}"))
+    let ready = || println!("serving {service}");
+    let Some((link, key)) = args.link.zip(args.link_key.as_deref()) else {
+        return spillway_stack_server::run(&settings, &process, application, ready);
+    };
+    let port = LinkPortSettings::with_key_file(link, key, args.allow_clients.clone())?;
+    let application = spillway_stack_server::linked(application, port)?;
+    spillway_stack_server::run(&settings, &process, application, ready)
 }
 
 /// Sets up the log: a separate thread writes all lines, so that a full pipe does not stop the stack's thread.

@@ -32,6 +32,12 @@ pub(super) fn text(snapshot: &Snapshot) -> Vec<String> {
         }
         lines.extend(switch.lines());
     }
+    for server in &snapshot.stack_servers {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.extend(server.lines());
+    }
     if !snapshot.servers.is_empty() {
         if !lines.is_empty() {
             lines.push(String::new());

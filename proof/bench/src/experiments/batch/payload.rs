@@ -1,5 +1,6 @@
 //! Messages a second at saturation against the payload, direct and helped, for servers with a small and a larger quota;
-//! and the payload up to which helping raises throughput (PostMan, Figure 8).
+//! and the payload up to which helping raises throughput (PostMan, Figure 8; with the server on the user-level stack,
+//! Figure 9, where the paper has IX).
 //!
 //! The server echoes, like the paper's ping-pong, so that it only processes packets. Closed loops saturate it. Rounds
 //! are interleaved: each measures both paths once at every payload, in rotating order.
@@ -77,6 +78,31 @@ impl Effort {
     }
 }
 
+/// The TCP under the echo server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerTcp {
+    /// The kernel's: the experiment `payload`.
+    Kernel,
+    /// The user-level stack on AF_XDP: the experiment `payload-stack`.
+    Stack,
+}
+
+impl ServerTcp {
+    fn experiment(self) -> &'static str {
+        match self {
+            ServerTcp::Kernel => "payload",
+            ServerTcp::Stack => "payload-stack",
+        }
+    }
+
+    fn server(self) -> &'static str {
+        match self {
+            ServerTcp::Kernel => "echo server of the server library",
+            ServerTcp::Stack => "echo server on the user-level stack (AF_XDP)",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
     Direct,
@@ -112,17 +138,35 @@ struct Measurement {
     limit: Option<String>,
 }
 
-/// Runs the experiment.
+/// Runs the experiment `payload`.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let effort = if options.quick { Effort::quick() } else { Effort::full() };
-    run_with(&options.setting, &effort, out)
+    run_with(&options.setting, &effort, ServerTcp::Kernel, out)
+}
+
+/// Runs the experiment `payload-stack`.
+pub fn run_on_stack(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
+    let effort = if options.quick { Effort::quick() } else { Effort::full() };
+    run_with(&options.setting, &effort, ServerTcp::Stack, out)
 }
 
 /// Runs the experiment with a given effort.
-pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Result<Results, Error> {
-    let stage = Stage::create_with("payload", setting, MiddleHosts { count: 1, quota: None })?;
+pub fn run_with(
+    setting: &Setting,
+    effort: &Effort,
+    tcp: ServerTcp,
+    out: &mut dyn Write,
+) -> Result<Results, Error> {
+    let name = tcp.experiment();
+    let stage = match tcp {
+        ServerTcp::Kernel => Stage::create_with(name, setting, MiddleHosts { count: 1, quota: None })?,
+        ServerTcp::Stack => Stage::create_with_checksums(name, setting, 1)?,
+    };
     let _ = writeln!(out, "{}; {} closed loops", setting.placement.description(), effort.connections);
-    let echo = stage.echo()?;
+    let echo = match tcp {
+        ServerTcp::Kernel => stage.echo()?,
+        ServerTcp::Stack => stage.echo_on_stack()?,
+    };
     let helper = stage.helpers(echo.link, &HELPER)?.remove(0);
     let mut course = Course { effort, stage: &stage, echo, helper, tally: Tally::default(), out };
     let mut series: Vec<Series> = Vec::new();
@@ -148,14 +192,14 @@ pub fn run_with(setting: &Setting, effort: &Effort, out: &mut dyn Write) -> Resu
     let Course { tally, echo, helper, .. } = course;
     drop((echo, helper));
     let outcome = outcome.and_then(|()| stage.close());
-    machine.server = "echo server of the server library".into();
+    machine.server = tcp.server().into();
     machine.lab.insert(
         QUOTA_ENTRY.into(),
         format!("by row, in periods of {PERIOD:?}, process and interface together"),
     );
     machine.lab.insert("helper".into(), format!("1 thread, a batch each {:?}", HELPER.max_delay));
     machine.lab.insert("connections".into(), format!("{} closed loops", effort.connections));
-    let mut results = Results::new("payload", machine);
+    let mut results = Results::new(name, machine);
     findings::add_results(&series, effort, &mut results);
     results.checks = tally.checks();
     Ok(results.with_outcome(outcome))

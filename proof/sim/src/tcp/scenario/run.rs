@@ -138,7 +138,7 @@ fn describe(outcome: &Outcome) -> (String, String) {
     let text = match (outcome.result, outcome.is_lost) {
         _ if outcome.case.is_some() && !outcome.has_struck => "the step was not reached",
         (Some(MoveResult::Moved), false) => "moved",
-        (Some(MoveResult::Kept), false) => "kept",
+        (Some(MoveResult::Kept(_)), false) => "kept",
         (Some(MoveResult::Returned(_)), false) => "returned",
         (Some(MoveResult::LetGo), false) => "let go",
         (None, false) => "the source has no outcome",

@@ -1,0 +1,107 @@
+//! What the operator should know about moves beyond the result of each order, at a limited rate.
+
+use alloc::collections::BTreeMap;
+use core::time::Duration;
+
+use spillway_handoff::{Cause, PeerFault};
+use spillway_transport::Time;
+use spillway_wire::handoff::Reason;
+use spillway_wire::switch::{Endpoint, Flow};
+
+/// Interval of two reports of one notice. Faults of peers last until somebody corrects a file.
+const INTERVAL: Duration = Duration::from_secs(10);
+const PEER_FAULT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What the operator should know. The number of values is bounded by the numbers of servers, of reasons and of causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Notice {
+    /// Datagrams of other servers are not accepted.
+    PeerFault(PeerFault),
+    /// Moves to this server were refused, or ended here; the connections stay at their server.
+    Refused(Reason),
+    /// Connections of this server are lost.
+    GivenUp(Cause),
+    /// Connections that had come here, or had come back, are lost: the stack could not continue them.
+    NotImported,
+}
+
+/// A notice, for all of its events since the last report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What has happened.
+    pub notice: Notice,
+    /// How often.
+    pub count: u64,
+    /// The client of the first connection; `None` if the notice is about no connection.
+    pub client: Option<Endpoint>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    count: u64,
+    client: Option<Endpoint>,
+    /// No report before this time.
+    next_at: Time,
+}
+
+/// Notices that wait for the log.
+#[derive(Debug, Default)]
+pub(crate) struct Notices(BTreeMap<Notice, Waiting>);
+
+impl Notices {
+    pub(crate) fn add(&mut self, notice: Notice, flow: Option<&Flow>) {
+        let waiting = self.0.entry(notice).or_default();
+        if waiting.count == 0 {
+            waiting.client = flow.map(Flow::client);
+        }
+        waiting.count += 1;
+    }
+
+    /// The next report that is due: the first one of a notice at once, later ones after an interval.
+    pub(crate) fn poll(&mut self, now: Time) -> Option<Report> {
+        let (notice, waiting) =
+            self.0.iter_mut().find(|(_, waiting)| waiting.count > 0 && waiting.next_at <= now)?;
+        let interval = match notice {
+            Notice::PeerFault(_) => PEER_FAULT_INTERVAL,
+            Notice::Refused(_) | Notice::GivenUp(_) | Notice::NotImported => INTERVAL,
+        };
+        waiting.next_at = now + interval;
+        Some(Report {
+            notice: *notice,
+            count: core::mem::take(&mut waiting.count),
+            client: waiting.client.take(),
+        })
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let waiting = self.0.values().filter(|waiting| waiting.count > 0);
+        waiting.map(|waiting| waiting.next_at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::SocketAddr;
+
+    use super::*;
+
+    fn flow(port: u16) -> Flow {
+        let end = |port| SocketAddr::from(([10, 0, 0, 1], port)).into();
+        Flow::new(end(port), end(80)).unwrap()
+    }
+
+    #[test]
+    fn a_burst_is_one_report_and_the_next_one_waits() {
+        let (mut notices, start) = (Notices::default(), Time(5));
+        let lost = Notice::GivenUp(Cause::Silence);
+        (1..=3).for_each(|port| notices.add(lost, Some(&flow(port))));
+        notices.add(Notice::Refused(Reason::NoRoom), Some(&flow(9)));
+        let report = |notice, count, port| Some(Report { notice, count, client: Some(flow(port).client()) });
+        assert_eq!(notices.poll(start), report(Notice::Refused(Reason::NoRoom), 1, 9));
+        assert_eq!(notices.poll(start), report(lost, 3, 1));
+        assert_eq!((notices.poll(start), notices.poll_timeout()), (None, None));
+        (4..=5).for_each(|port| notices.add(lost, Some(&flow(port))));
+        assert_eq!((notices.poll(start), notices.poll_timeout()), (None, Some(start + INTERVAL)));
+        assert_eq!(notices.poll(start + INTERVAL), report(lost, 2, 4));
+    }
+}
