@@ -9,6 +9,7 @@
 //! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
 //! - `lent`: connections of the original owner that other servers have
 //! - `budget`, `recent`: bounds of memory and of tables
+//! - `trace`: times of the steps of moves, for measurements
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -33,6 +34,7 @@ mod sequences;
 mod settings;
 #[cfg(test)]
 mod test_flow;
+mod trace;
 mod transfer;
 
 pub use agent::{Agent, Counters};
@@ -40,3 +42,4 @@ pub use event::{Cause, Event, MoveError, MoveResult, Sorted, Transmit};
 pub use loads::PeerLoad;
 pub use migration::MoveTimes;
 pub use settings::{Limits, Peer, Service, Settings};
+pub use trace::{End, Step, TracedMove};

@@ -6,6 +6,7 @@
 //! - `connections`: the stack, and the flows of its connections: the application's transport
 //! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
 //! - `orders`: moves that wait until the application's request has ended
+//! - `blackout`: how long connections that move are without a server
 //! - `ends`: the addresses and ports of a frame
 #![no_std]
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@
 extern crate alloc;
 
 mod application;
+mod blackout;
 mod connections;
 mod ends;
 mod meter;
@@ -24,12 +26,14 @@ mod orders;
 mod policy;
 mod server;
 
-pub use application::{Arrival, Movable};
+pub use application::{Arrival, Movable, OwnLoad};
+pub use blackout::{BLACKOUT_BOUNDS_US, BlackoutCounts};
 pub use connections::Connections;
 pub use meter::Meter;
 pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};
+pub use spillway_handoff::{End, Step, TracedMove};
 pub use spillway_policy::migration::{
     Decision, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
 };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
 use spillway_metrics::{Declared, Exposition};
-use spillway_moves::{Movable, Override};
+use spillway_moves::{BLACKOUT_BOUNDS_US, Movable, Override};
 
 use crate::remote::Remote;
 use crate::status::{PolicyStatus, ServerStatus};
@@ -34,6 +34,9 @@ pub enum Request {
         #[serde(default)]
         to: Option<String>,
     },
+    /// Report the times of the steps of moves that have ended since the last request of this kind, for measurements:
+    /// answered with [`StepsOfMoves`](crate::StepsOfMoves).
+    MoveSteps {},
     /// Override the policy for moves: answered with the [`PolicyStatus`] after it.
     MoveOverride {
         /// The service's name.
@@ -144,7 +147,11 @@ impl<A: Movable + 'static> Answers for Control<A> {
     fn needs(request: &Request) -> Rights {
         match request {
             Request::Status {} => Rights::Read,
-            Request::Move { .. } | Request::MoveOverride { .. } | Request::Relief { .. } => Rights::Operate,
+            // Steps are removed when they are reported.
+            Request::Move { .. }
+            | Request::MoveSteps {}
+            | Request::MoveOverride { .. }
+            | Request::Relief { .. } => Rights::Operate,
         }
     }
 
@@ -153,6 +160,9 @@ impl<A: Movable + 'static> Answers for Control<A> {
             Request::Status {} => self.status().map(|status| json!(status)),
             Request::Move { service, connection, to } => {
                 self.migrate(&service, connection, to.as_deref()).map(|outcome| json!(outcome))
+            }
+            Request::MoveSteps {} => {
+                self.0.take_steps().map(|steps| json!(steps)).map_err(|error| error.to_string())
             }
             Request::MoveOverride { service, manual_override, lasts_ms } => {
                 self.set_override(&service, &manual_override, lasts_ms).map(|policy| json!(policy))
@@ -178,7 +188,7 @@ impl<A: Movable + 'static> Answers for Control<A> {
     }
 }
 
-const METRICS: [Declared<ServerStatus>; 5] = [
+const METRICS: [Declared<ServerStatus>; 6] = [
     Declared::gauge(
         "spillway_stack_server_connections",
         &[],
@@ -204,6 +214,15 @@ const METRICS: [Declared<ServerStatus>; 5] = [
             ] {
                 out.count(&[result], count);
             }
+        },
+    ),
+    Declared::histogram(
+        "spillway_stack_server_blackout_seconds",
+        &[],
+        "Time from the export of each connection that left until its target had accepted it, or until it came back.",
+        |status, out| {
+            let bounds = BLACKOUT_BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
+            out.histogram(&[], bounds, &status.blackout.buckets, status.blackout.sum_us as f64 / 1e6);
         },
     ),
     Declared::gauge(

@@ -31,7 +31,7 @@ use spillway_wire::switch::ServerId;
 use toml::Spanned;
 
 use crate::error::EngineError;
-use crate::settings::{MoveSettings, PeerServer};
+use crate::settings::{Measuring, MoveSettings, PeerServer};
 
 const OWNER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 /// Maximum number of servers: ids are 1 to 255.
@@ -155,6 +155,7 @@ impl MovesFile {
             peers: section.peers.iter().map(peer).collect::<Result<_, _>>().map_err(error)?,
             owner_timeout,
             policy: section.policy.policy(),
+            measuring: Measuring::default(),
         })
     }
 }

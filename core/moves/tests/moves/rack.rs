@@ -23,7 +23,7 @@ use crate::echo::Echo;
 
 pub const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time of one turn.
-const TURN: Duration = Duration::from_micros(100);
+pub const TURN: Duration = Duration::from_micros(100);
 const CONTROL: &str = "10.0.255.254:7300";
 const CLIENT: u8 = 9;
 const SERVICE: ServiceId = ServiceId(1);

@@ -26,11 +26,11 @@ pub struct Servers {
 impl Servers {
     /// `command`: `echo` or `kv`, which is also the service's name in orders.
     pub fn start(scene: &Scene, command: &str) -> Servers {
-        Servers::start_with_policy(scene, command, "none")
+        Servers::start_with_policy(scene, command, "none", &[])
     }
 
-    /// With a policy for moves.
-    pub fn start_with_policy(scene: &Scene, command: &str, policy: &str) -> Servers {
+    /// With a policy for moves, and further options.
+    pub fn start_with_policy(scene: &Scene, command: &str, policy: &str, further: &[&str]) -> Servers {
         let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
         assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());
         let peers = write_peers(scene, policy);
@@ -40,8 +40,11 @@ impl Servers {
             let key = scene.scratch.path(&format!("{name}.key"));
             let options = ["--engine", "xdp", "--interface", host.interface(), "--service", &service];
             let more = ["--switch", &control, "--peers", &peers, "--key", &key, "--socket", socket];
-            let launch =
-                Launch::new(laboratory.display().to_string()).args([command]).args(options).args(more);
+            let launch = Launch::new(laboratory.display().to_string())
+                .args([command])
+                .args(options)
+                .args(more)
+                .args(further);
             let mut process = host.spawn(&launch.name(name)).unwrap();
             eventually("the server is ready", || {
                 let ended = process.exit_status();

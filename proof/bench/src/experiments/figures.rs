@@ -36,7 +36,7 @@ impl fmt::Display for Figure {
 }
 
 /// Figures and tables that no experiment reproduces yet, and why.
-pub const PENDING: [(Figure, &str); 17] = [
+pub const PENDING: [(Figure, &str); 14] = [
     (Figure::new(Paper::PostMan, "F5"), "needs a replicated log (Paxos) as the server"),
     (Figure::new(Paper::PostMan, "F7"), "needs a replicated log (Paxos) as the server"),
     (Figure::new(Paper::PostMan, "F9"), "needs IX, which runs on no present kernel"),
@@ -47,9 +47,6 @@ pub const PENDING: [(Figure, &str); 17] = [
     (Figure::new(Paper::Prism, "F11"), "hand-off is not built yet"),
     (Figure::new(Paper::Prism, "F12"), "hand-off is not built yet"),
     (Figure::new(Paper::Prism, "F13"), "hand-off is not built yet"),
-    (Figure::new(Paper::Capybara, "F1"), "migration between hosts is not built yet"),
-    (Figure::new(Paper::Capybara, "F4"), "migration between hosts is not built yet"),
-    (Figure::new(Paper::Capybara, "F5"), "migration between hosts is not built yet"),
     (Figure::new(Paper::NetRs, "F4"), "replica selection is not built yet"),
     (Figure::new(Paper::NetRs, "F5"), "replica selection is not built yet"),
     (Figure::new(Paper::NetRs, "F6"), "replica selection is not built yet"),
