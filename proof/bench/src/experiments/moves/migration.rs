@@ -45,7 +45,7 @@ const UNDER_WAY: usize = 32;
 /// Quiet connections of each size.
 const QUIET_CONNECTIONS: usize = 32;
 /// Busy clients.
-const BUSY_CLIENTS: usize = 4;
+const BUSY_CLIENTS: usize = 2;
 /// Moves between two requests for the steps of moves. The servers keep more.
 const TRACED_TOGETHER: usize = 1_000;
 /// How often an order is repeated that has not moved its connection: the switch or a server may be late on a busy machine.

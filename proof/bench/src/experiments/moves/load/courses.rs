@@ -15,6 +15,9 @@ const STEP: Duration = Duration::from_millis(400);
 const HOT: f64 = 1.2;
 const COLD: [(usize, f64); 2] = [(2, 0.3), (3, 0.45)];
 
+/// Exponent of Zipf's law, by which the connections of a server differ in their rates.
+const SKEW: f64 = 0.8;
+
 /// Which connections are hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
@@ -99,7 +102,7 @@ pub(super) fn measure(
         }
     }
     let length = bench.effort.course;
-    let load = Load::start(bench, &mut site, &course.rates(length), seed)?;
+    let load = Load::start(bench, &mut site, &course.rates(length), (Some(SKEW), seed))?;
     let measured = load.run(bench, &mut site, has_policy, length, |_| Ok(()))?;
     site.close()?;
     Ok(measured)

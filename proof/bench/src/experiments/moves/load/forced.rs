@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use spillway_lab::Host;
@@ -17,7 +18,7 @@ use crate::machine::Machine;
 /// Loads of both servers, in parts of their capacity: the paper's 150,000 and 170,000 requests a second, the larger of which
 /// is taken for 85 % of the capacity.
 const LOADS: [f64; 2] = [0.75, 0.85];
-/// Time between two moves of one server; the other one moves connections back in between.
+/// Time between two moves of one server. The other one moves a connection back at the same time.
 const INTERVAL: Duration = Duration::from_millis(2);
 /// State of an open connection in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
@@ -64,46 +65,68 @@ pub(super) fn measure(
     site.describe(machine, &options)?;
     let each = Rates { first: forced.rate_per_s / 2.0, later: Vec::new() };
     let length = bench.effort.forced;
-    let load = Load::start(bench, &mut site, &[each.clone(), each], seed)?;
+    let load = Load::start(bench, &mut site, &[each.clone(), each], (None, seed))?;
     let measured = load.run(bench, &mut site, false, length, |site| force(site, length))?;
     site.close()?;
     Ok(measured)
 }
 
-/// Moves connections to and fro for this time. Each server has about half of them.
+/// Moves connections to and fro for this time. Each server keeps half of them: one leaves whenever one comes.
 fn force(site: &mut Site, length: Duration) -> Result<(), Error> {
     let mut waiting = Vec::new();
     for client in &site.clients {
         waiting.push(Mutex::new(connections_to(client, site.service())?));
     }
-    let (site, waiting) = (&*site, &waiting);
+    let exchange = Exchange { site, waiting, barrier: Barrier::new(2), is_over: AtomicBool::new(false) };
+    let exchange = &exchange;
     std::thread::scope(|scope| {
-        let threads = [0, 1].map(|from| scope.spawn(move || force_from(site, from, waiting, length)));
-        let results =
-            threads.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        results.into_iter().collect()
+        let threads = [0, 1].map(|from| scope.spawn(move || exchange.run(from, length)));
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<(), Error>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.map(join).into_iter().collect()
     })
 }
 
-/// Moves connections of one server, each to the end of the other's queue.
-fn force_from(
-    site: &Site,
-    from: usize,
-    waiting: &[Mutex<VecDeque<SocketAddr>>],
-    length: Duration,
-) -> Result<(), Error> {
-    let queue = |server: usize| waiting[server].lock().unwrap_or_else(PoisonError::into_inner);
-    let start = Instant::now();
-    let mut due = INTERVAL * from as u32 / 2;
-    while due < length {
-        std::thread::sleep(due.saturating_sub(start.elapsed()));
-        // Moves that were late are not made up for.
-        due = due.max(start.elapsed()) + INTERVAL;
-        let Some(client) = queue(from).pop_front() else { continue };
-        let outcome = site.servers()[from].migrate(Some(client), NAMES[1 - from])?;
-        queue(if outcome.moved == 1 { 1 - from } else { from }).push_back(client);
+/// Two threads, each of which moves the connections of one server.
+struct Exchange<'a> {
+    site: &'a Site,
+    /// The connections of each server, in the order in which they leave.
+    waiting: Vec<Mutex<VecDeque<SocketAddr>>>,
+    barrier: Barrier,
+    is_over: AtomicBool,
+}
+
+impl Exchange<'_> {
+    fn run(&self, from: usize, length: Duration) -> Result<(), Error> {
+        let (start, mut due, mut result) = (Instant::now(), Duration::ZERO, Ok(()));
+        loop {
+            std::thread::sleep(due.saturating_sub(start.elapsed()));
+            // Moves that were late are not made up for.
+            due = due.max(start.elapsed()) + INTERVAL;
+            if result.is_err() || start.elapsed() >= length {
+                self.is_over.store(true, Ordering::Relaxed);
+            }
+            // Both threads see the same value between the two barriers, and end in the same turn.
+            self.barrier.wait();
+            let is_over = self.is_over.load(Ordering::Relaxed);
+            self.barrier.wait();
+            if is_over {
+                return result;
+            }
+            result = self.move_first(from);
+        }
     }
-    Ok(())
+
+    /// Moves the connection that has been at a server for the longest time.
+    fn move_first(&self, from: usize) -> Result<(), Error> {
+        let queue = |server: usize| self.waiting[server].lock().unwrap_or_else(PoisonError::into_inner);
+        let first = queue(from).pop_front();
+        let Some(client) = first else { return Ok(()) };
+        let outcome = self.site.servers()[from].migrate(Some(client), NAMES[1 - from])?;
+        queue(if outcome.moved == 1 { 1 - from } else { from }).push_back(client);
+        Ok(())
+    }
 }
 
 /// The local ends of a host's open connections to the service, from its kernel's table.

@@ -14,10 +14,10 @@ use crate::experiments::moves::site::{NAMES, Site};
 use crate::generator::{Clients, Generators, Order, Traffic};
 use crate::measure::{Snapshot, disturbed, stopped};
 
-/// Exponent of Zipf's law, by which the connections of a server differ in their rates.
-const SKEW: f64 = 0.8;
 /// How often the orders of the first placement are repeated.
 const ATTEMPTS_MAX: usize = 20;
+/// Longest time until the backlog of an overloaded server is served.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Clients' lag from which on a measurement does not show the servers, in µs.
 const LAG_P99_US_MAX: u64 = 1_000;
 
@@ -60,14 +60,15 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Connects the clients, and moves each server's connections to it. No policy moves connections before [`run`](Self::run).
+    /// Connects the clients, and moves each server's connections to it. `skew`: exponent of Zipf's law, by which the
+    /// connections of a server differ in their rates. No policy moves connections before [`run`](Self::run).
     pub(super) fn start(
         bench: &Bench<'_>,
         site: &mut Site,
         rates: &[Rates],
-        seed: u64,
+        (skew, seed): (Option<f64>, u64),
     ) -> Result<Load, Error> {
-        let traffic = Traffic { protocol: ProtocolKind::Echo, skew: Some(SKEW), ..Traffic::default() };
+        let traffic = Traffic { protocol: ProtocolKind::Echo, skew, ..Traffic::default() };
         let each = bench.effort.connections / rates.len() as u32;
         let mut generators = Vec::new();
         // All clients connect to the first server, so its own connections come last.
@@ -136,6 +137,10 @@ impl Load {
         }
         let used = snapshot(site)?.since(&before);
         site.check()?;
+        // Requests that wait at the clients are sent, too, and count with their waits.
+        for generators in &mut self.generators {
+            generators.quiesce(DRAIN_MAX)?;
+        }
         let mut merged: Option<Report> = None;
         for generators in self.generators {
             let report = generators.finish()?;

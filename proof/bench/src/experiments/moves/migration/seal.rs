@@ -15,7 +15,7 @@ pub(super) fn measure(bytes: usize, states: usize) -> Result<f64, String> {
     let flow = any_flow()?;
     let mut datagram = Vec::new();
     let start = Instant::now();
-    for generation in 0..states as u64 {
+    for generation in 1..=states as u64 {
         for number in 0.. {
             let Some(part) = Part::of(&state, number) else { break };
             send(
