@@ -78,14 +78,17 @@ impl Effort {
 
     /// The effort of a quick run: about a minute.
     pub fn quick() -> Effort {
-        Effort { rounds: 5, passes: 20, quiet_moves: 150, quiet_passes: 6, busy_moves: 1_000 }
+        Effort { rounds: 3, passes: 10, quiet_moves: 150, quiet_passes: 6, busy_moves: 1_000 }
     }
 }
 
 /// Figures of a round and a size in memory, in µs.
 #[derive(Clone, Debug)]
 struct Memory {
+    /// One move at a time.
     host: f64,
+    /// [`UNDER_WAY`] moves at a time.
+    host_together: f64,
     switch: f64,
     seal: f64,
     end_to_end: Distribution,
@@ -211,7 +214,10 @@ fn memory_round(queued: usize, passes: usize) -> Result<Memory, String> {
     for _ in 0..4 {
         rack.pass(UNDER_WAY)?; // allocates the memory of stacks and buffers
     }
-    let times = (0..passes).map(|_| rack.pass(UNDER_WAY)).collect::<Result<Vec<_>, _>>()?;
+    let mut times_of = |under_way: usize| -> Result<Vec<memory::Times>, String> {
+        (0..passes).map(|_| rack.pass(under_way)).collect()
+    };
+    let (alone, together) = (times_of(1)?, times_of(UNDER_WAY)?);
     let mut joined = Vec::new();
     for _ in 0..passes.div_ceil(2) {
         let ends: Vec<_> = rack.traced_pass()?.iter().map(steps::of_traced).collect();
@@ -220,8 +226,9 @@ fn memory_round(queued: usize, passes: usize) -> Result<Memory, String> {
     let median_of = |values: Vec<f64>| median(&values).unwrap_or(f64::NAN);
     let Moves { end_to_end, phases, .. } = Moves::of(&joined);
     Ok(Memory {
-        host: median_of(times.iter().map(|times| times.host).collect()),
-        switch: median_of(times.iter().map(|times| times.switch).collect()),
+        host: median_of(alone.iter().map(|times| times.host).collect()),
+        host_together: median_of(together.iter().map(|times| times.host).collect()),
+        switch: median_of(alone.iter().map(|times| times.switch).collect()),
         seal: seal::measure(queued, MEMORY_CONNECTIONS * passes)?,
         end_to_end,
         phases,

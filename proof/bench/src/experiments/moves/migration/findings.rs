@@ -71,24 +71,14 @@ fn push_phases<T>(rows: &mut Vec<Row>, system: &str, rounds: &[T], phases: impl 
 
 fn add_memory(rounds: &[Memory], rows: &mut Vec<Row>) {
     let host = (MEMORY, "host_cpu_us", "µs");
-    push(
-        rows,
-        host,
-        rounds,
-        |memory| memory.host,
-        |row| {
-            row.param("under_way", UNDER_WAY)
-            .note("both hosts, without a driver, sealed; Capybara: 3.7 µs, not sealed; expected ≤ 3 without state")
-        },
-    );
+    let note =
+        "both hosts, without a driver, sealed; Capybara: 3.7 µs, not sealed; expected ≤ 3 without state";
+    let finish = |under_way: usize| move |row: Row| row.param("under_way", under_way).note(note);
+    push(rows, host, rounds, |memory| memory.host, finish(1));
+    push(rows, host, rounds, |memory| memory.host_together, finish(UNDER_WAY));
     let unsealed = (MEMORY, "host_cpu_without_seal_us", "µs");
-    push(
-        rows,
-        unsealed,
-        rounds,
-        |memory| memory.host - memory.seal,
-        |row| row.param("under_way", UNDER_WAY).note("expected ≤ 30 with 128 KB"),
-    );
+    let finish = |row: Row| row.param("under_way", 1).note("expected ≤ 30 with 128 KB");
+    push(rows, unsealed, rounds, |memory| memory.host - memory.seal, finish);
     push(
         rows,
         (MEMORY, "seal_us", "µs"),

@@ -1,20 +1,19 @@
 //! Time to seal the parts of a state at one server, and to open them at the other.
 
-use std::time::Instant;
-
 use spillway_auth::{Key, Opened, PeerSeal};
 use spillway_wire::handoff::{Body, Message, Part, Run};
 use spillway_wire::switch::ServerId;
 
 use super::memory::any_flow;
+use super::thread_cpu;
 
-/// Mean time of a state of `bytes` bytes, in µs.
+/// Mean CPU time of a state of `bytes` bytes, in µs.
 pub(super) fn measure(bytes: usize, states: usize) -> Result<f64, String> {
     let (mut source, mut target) = session()?;
     let state = vec![7; bytes.max(1)];
     let flow = any_flow()?;
     let mut datagram = Vec::new();
-    let start = Instant::now();
+    let start = thread_cpu::own();
     for generation in 1..=states as u64 {
         for number in 0.. {
             let Some(part) = Part::of(&state, number) else { break };
@@ -26,7 +25,7 @@ pub(super) fn measure(bytes: usize, states: usize) -> Result<f64, String> {
             )?;
         }
     }
-    Ok(start.elapsed().as_nanos() as f64 / 1000.0 / states as f64)
+    Ok(thread_cpu::own().saturating_sub(start).as_nanos() as f64 / 1000.0 / states as f64)
 }
 
 fn send(

@@ -1,8 +1,10 @@
-//! CPU time of a server's threads.
+//! CPU time of threads.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
 
@@ -16,6 +18,12 @@ pub(super) struct ThreadCpu {
     pub stack: Duration,
     /// Of all threads that run.
     pub all: Duration,
+}
+
+/// CPU time of the calling thread so far. Other work on its core does not count.
+pub(super) fn own() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// CPU time of a process's threads.
@@ -59,7 +67,9 @@ mod tests {
             })
             .unwrap();
         is_ready.recv().unwrap();
+        let before = own();
         let cpu = of(std::process::id()).unwrap();
+        assert!(own() > before);
         assert!(cpu.stack > Duration::ZERO && cpu.all > cpu.stack, "{cpu:?}");
         drop(done);
         thread.join().unwrap();
