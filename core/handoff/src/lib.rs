@@ -9,6 +9,7 @@
 //! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
 //! - `lent`: connections of the original owner that other servers have
 //! - `budget`, `recent`: bounds of memory and of tables; `timed`: a table of flows with deadlines
+//! - `trace`: times of the steps of moves, for measurements
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -34,6 +35,7 @@ mod settings;
 #[cfg(test)]
 mod test_flow;
 mod timed;
+mod trace;
 mod transfer;
 
 pub use agent::{Agent, Counters};
@@ -41,3 +43,4 @@ pub use event::{Cause, Event, MoveError, MoveResult, Obstacle, PeerFault, Sorted
 pub use loads::PeerLoad;
 pub use migration::MoveTimes;
 pub use settings::{Limits, Peer, Service, Settings};
+pub use trace::{End, Step, TracedMove};

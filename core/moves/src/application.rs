@@ -1,6 +1,7 @@
 //! What an application adds so that its connections can move.
 
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use spillway_transport::{Application, Conn, Time, Transport};
 use spillway_wire::state::Attachment;
@@ -16,6 +17,22 @@ pub struct Arrival<'a> {
     pub attachment: Option<&'a Attachment>,
     /// The connection was exported here, and comes back because the move has failed.
     pub is_return: bool,
+}
+
+/// The load of an application whose requests wait for something else than the server's thread, such as a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnLoad {
+    /// The share of the time for which the application was busy, in millionths.
+    pub busy: u32,
+    /// Mean time that requests waited before their execution began.
+    pub queueing: Duration,
+}
+
+impl OwnLoad {
+    /// The larger of two loads, each figure for itself.
+    pub fn max(self, other: OwnLoad) -> OwnLoad {
+        OwnLoad { busy: self.busy.max(other.busy), queueing: self.queueing.max(other.queueing) }
+    }
 }
 
 /// An application whose connections move between servers. Each server runs the same application.
@@ -34,6 +51,13 @@ pub trait Movable: Application {
     fn knows_protocol(&self, protocol: &str) -> bool {
         let _ = protocol;
         false
+    }
+
+    /// The application's own load since the last call, which counts if it is larger than that of the server's thread. By
+    /// default the thread is the only bottleneck.
+    fn own_load(&mut self, now: Time) -> OwnLoad {
+        let _ = now;
+        OwnLoad::default()
     }
 
     /// A connection has come from another server, or has come back. It has its grants and its queued bytes; the first

@@ -8,6 +8,7 @@
 //! - `notices`: what the operator should know, at a limited rate
 //! - `orders`: moves that wait until the application's request has ended
 //! - `losses`: connections that a server has lost
+//! - `blackout`: how long connections that move are without a server
 //! - `ends`: the addresses and ports of a frame
 #![no_std]
 #![forbid(unsafe_code)]
@@ -19,6 +20,7 @@
 extern crate alloc;
 
 mod application;
+mod blackout;
 mod connections;
 mod ends;
 mod losses;
@@ -28,7 +30,8 @@ mod orders;
 mod policy;
 mod server;
 
-pub use application::{Arrival, Movable};
+pub use application::{Arrival, Movable, OwnLoad};
+pub use blackout::{BLACKOUT_BOUNDS_US, BlackoutCounts};
 pub use connections::Connections;
 pub use losses::Loss;
 pub use meter::Meter;
@@ -36,6 +39,7 @@ pub use notices::{Notice, Report};
 pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};
+pub use spillway_handoff::{End, Step, TracedMove};
 pub use spillway_policy::migration::{
     Decision, MoveLimits, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
 };

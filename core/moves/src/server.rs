@@ -5,9 +5,10 @@ mod events;
 mod moving;
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use core::time::Duration;
 
-use spillway_handoff::{Agent, Transmit};
+use spillway_handoff::{Agent, TracedMove, Transmit};
 use spillway_policy::migration::Decision;
 use spillway_policy::{OutOfBounds, Override};
 use spillway_tcp::Stack;
@@ -15,6 +16,7 @@ use spillway_transport::{Conn, Time};
 use spillway_wire::switch::{Endpoint, Flow, ServerId};
 
 use crate::application::Movable;
+use crate::blackout::{BlackoutCounts, Blackouts};
 use crate::connections::Connections;
 use crate::ends::Ends;
 use crate::losses::{Loss, Losses};
@@ -54,6 +56,7 @@ pub struct Server {
     losses: Losses,
     notices: Notices,
     counters: Counters,
+    blackouts: Blackouts,
 }
 
 /// Counters of a server since its start.
@@ -98,6 +101,7 @@ impl Server {
             losses: Losses::default(),
             notices: Notices::default(),
             counters: Counters::default(),
+            blackouts: Blackouts::default(),
         }
     }
 
@@ -119,6 +123,23 @@ impl Server {
     /// The server's counters since its start.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// How long connections that have left this server were without a server: from the export until *accepted* has
+    /// arrived, or until the connection has come back.
+    pub fn blackouts(&self) -> &BlackoutCounts {
+        self.blackouts.counts()
+    }
+
+    /// From now on the times of the steps of moves are recorded, and those of the last `moves_max` moves that have ended
+    /// are kept. `clock` is read at each step. Without an agent nothing happens.
+    pub fn trace_moves(&mut self, clock: fn() -> u64, moves_max: usize) {
+        self.with_agent(|agent| agent.trace_moves(clock, moves_max));
+    }
+
+    /// Removes and returns the traced moves that have ended, oldest first.
+    pub fn take_traced(&mut self) -> Vec<TracedMove> {
+        self.agent.as_mut().map(Agent::take_traced).unwrap_or_default()
     }
 
     /// Moves a connection when its request has ended, in the next turn at the earliest. `to`: `None` lets the switch
@@ -242,6 +263,11 @@ impl Server {
     /// Whether connections wait for [`frames_sent`](Self::frames_sent).
     pub fn has_exports(&self) -> bool {
         !self.exports.is_empty()
+    }
+
+    /// The number of connections that wait for [`frames_sent`](Self::frames_sent).
+    pub fn exports(&self) -> usize {
+        self.exports.len()
     }
 
     /// When the next turn is due if nothing arrives.

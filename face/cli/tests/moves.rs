@@ -28,6 +28,9 @@ use support::{Client, PATIENCE, eventually, value_of};
 const CONNECTIONS: usize = 8;
 const ROUNDS: usize = 10;
 const POLICY_CONNECTIONS: usize = 32;
+/// Connections that the proactive policy balances, and the time of a request: a server is overloaded by a few of them.
+const PROACTIVE_CONNECTIONS: u64 = 60;
+const WORK: &str = "500us";
 
 #[test]
 fn connections_move_back_and_forth_under_load_and_nothing_is_lost() {
@@ -101,7 +104,7 @@ fn all_connections_move_back_and_forth_at_once() {
 fn the_policy_alone_moves_connections_and_nothing_is_lost() {
     let Some(scene) = Scene::start_with(0, false) else { return };
     let daemon = scene.start_daemon();
-    let servers = Servers::start_with_policy(&scene, "echo", "reactive");
+    let servers = Servers::start_with_policy(&scene, "echo", "reactive", &[]);
     // The override forbids moves until all connections are open.
     assert_eq!(servers.set_override("a", "off")["override"], "off");
     servers.set_override("b", "off");
@@ -130,6 +133,48 @@ fn the_policy_alone_moves_connections_and_nothing_is_lost() {
     assert_eq!(servers.lost(), 0, "{a}\n{b}");
     let figures = clients.stop();
     println!("ordered {ordered:?}, {} moves, {} requests", a["moves"]["moved"], figures.requests);
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
+/// Neither an order nor an override: all connections begin at one server, which has more requests than it can serve, and
+/// the proactive policy moves some of them by its own thresholds. With `MOVES_CONNECTIONS=1000 MOVES_SECONDS=60` a thousand
+/// connections for a minute.
+#[test]
+fn the_proactive_policy_alone_relieves_an_overloaded_server_and_nothing_is_lost() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start_with_policy(&scene, "echo", "proactive", &["--work", WORK]);
+    let connections = number("MOVES_CONNECTIONS", PROACTIVE_CONNECTIONS) as usize;
+    let clients = Clients::start(&scene.client, scene.service(), connections);
+    eventually("the policy moves connections", || servers.status("b")["connections"].as_u64() >= Some(2));
+    let until = Instant::now() + Duration::from_secs(number("MOVES_SECONDS", 3));
+    while Instant::now() < until {
+        clients.wait_for_replies();
+    }
+    for name in ["a", "b"] {
+        servers.set_override(name, "off");
+    }
+    // Moves that were ordered before the override end.
+    let moves = |field: &str| ["a", "b"].map(|name| servers.status(name)["moves"][field].as_u64().unwrap());
+    let sum = |field: &str| moves(field).iter().sum::<u64>();
+    eventually("no move is under way", || sum("moved") == sum("imported"));
+    clients.wait_for_replies();
+    let [a, b] = ["a", "b"].map(|name| servers.status(name));
+    for status in [&a, &b] {
+        let (above_mean, others) = (&status["policy"]["above_mean"], &status["policy"]["load"]);
+        assert_eq!((others, &status["policy"]["override_on"]), (&0.into(), &0.into()), "{status}");
+        assert!(above_mean.as_u64() >= status["moves"]["moved"].as_u64(), "{status}");
+    }
+    assert!(a["moves"]["moved"].as_u64() >= Some(2), "{a}");
+    assert_eq!(servers.lost(), 0, "{a}\n{b}");
+    let figures = clients.stop();
+    println!(
+        "{connections} connections, {:?} moves by the policy, {} requests",
+        moves("moved"),
+        figures.requests
+    );
     servers.stop();
     terminate(daemon);
     scene.close();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
 use spillway_metrics::{Declared, Exposition};
-use spillway_moves::{Movable, Override};
+use spillway_moves::{BLACKOUT_BOUNDS_US, Movable, Override};
 use spillway_wire::handoff::Reason;
 
 use crate::remote::{MoveFailure, Remote};
@@ -35,6 +35,9 @@ pub enum Request {
         #[serde(default)]
         to: Option<String>,
     },
+    /// Report the times of the steps of moves that have ended since the last request of this kind, for measurements:
+    /// answered with [`StepsOfMoves`](crate::StepsOfMoves).
+    MoveSteps {},
     /// Override the policy for moves: answered with the [`PolicyStatus`] after it.
     MoveOverride {
         /// The service's name.
@@ -149,7 +152,11 @@ impl<A: Movable + 'static> Answers for Control<A> {
     fn needs(request: &Request) -> Rights {
         match request {
             Request::Status {} => Rights::Read,
-            Request::Move { .. } | Request::MoveOverride { .. } | Request::Relief { .. } => Rights::Operate,
+            // Steps are removed when they are reported.
+            Request::Move { .. }
+            | Request::MoveSteps {}
+            | Request::MoveOverride { .. }
+            | Request::Relief { .. } => Rights::Operate,
         }
     }
 
@@ -158,6 +165,9 @@ impl<A: Movable + 'static> Answers for Control<A> {
             Request::Status {} => self.status().map(|status| json!(status)),
             Request::Move { service, connection, to } => {
                 self.migrate(&service, connection, to.as_deref()).map(|outcome| json!(outcome))
+            }
+            Request::MoveSteps {} => {
+                self.0.take_steps().map(|steps| json!(steps)).map_err(|error| error.to_string())
             }
             Request::MoveOverride { service, manual_override, lasts_ms } => {
                 self.set_override(&service, &manual_override, lasts_ms).map(|policy| json!(policy))
@@ -183,7 +193,7 @@ impl<A: Movable + 'static> Answers for Control<A> {
     }
 }
 
-const METRICS: [Declared<ServerStatus>; 8] = [
+const METRICS: [Declared<ServerStatus>; 9] = [
     Declared::gauge(
         "spillway_stack_server_connections",
         &[],
@@ -235,6 +245,15 @@ const METRICS: [Declared<ServerStatus>; 8] = [
         "Bytes of packets that wait here for their connection.",
         |status, out| {
             out.count(&[], status.moves.held_bytes as u64);
+        },
+    ),
+    Declared::histogram(
+        "spillway_stack_server_blackout_seconds",
+        &[],
+        "Time from the export of each connection that left until its target had accepted it, or until it came back.",
+        |status, out| {
+            let bounds = BLACKOUT_BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
+            out.histogram(&[], bounds, &status.blackout.buckets, status.blackout.sum_us as f64 / 1e6);
         },
     ),
     Declared::gauge(

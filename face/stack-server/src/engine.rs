@@ -1,6 +1,7 @@
 //! The loop of a server's thread.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +24,10 @@ use crate::interface::{self, Held, Opened};
 use crate::remote::{Remote, Waiters};
 use crate::settings::EngineSettings;
 use crate::station::Station;
+use crate::steps::monotonic_ns;
 
+/// The kernel may delay a timeout by this time; by default it may delay it by 50 µs.
+const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
 /// Interval at which the interface is checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of turns while a connection waits for the device to take the frames behind which it leaves.
@@ -55,10 +59,14 @@ impl<A: Movable + 'static> Engine<A> {
             interface::check_peers(&moves.peers)?;
         }
         let clock = Clock::start();
-        let Opened { sockets, endpoints, kernel, server, held, place, mode, own } =
+        let Opened { sockets, endpoints, kernel, mut server, held, place, mode, own } =
             interface::open(settings, &clock)?;
         let datagrams = settings.moves.as_ref().zip(own.as_ref());
         let datagrams = datagrams.map(|(moves, own)| Datagrams::open(moves, own)).transpose()?;
+        let measuring = settings.moves.as_ref().map(|moves| moves.measuring).unwrap_or_default();
+        if measuring.moves > 0 {
+            server.trace_moves(monotonic_ns, measuring.moves);
+        }
         let about = About::new(settings, own, place, mode);
         let station = Station {
             server,
@@ -69,6 +77,7 @@ impl<A: Movable + 'static> Engine<A> {
             error: None,
             meter: Meter::new(clock.now(), thread_cpu()),
             frames: 0,
+            export_pause: measuring.export_pause,
         };
         Ok(Engine {
             driver: Driver::new(Queues::new(sockets)),
@@ -93,6 +102,8 @@ impl<A: Movable + 'static> Engine<A> {
     /// # Errors
     /// The interface has changed, or the system has failed.
     pub fn run(&mut self) -> io::Result<()> {
+        // Fails only on kernels without timer slack; timeouts are less exact then.
+        let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK_NS));
         while !self.mailbox.is_stopped() {
             let now = self.clock.now();
             if now >= self.check_at {

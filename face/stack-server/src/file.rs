@@ -34,7 +34,7 @@ use toml::Spanned;
 
 use crate::error::EngineError;
 use crate::policy_keys::{Limits, PolicyName, Thresholds};
-use crate::settings::{MoveSettings, PeerServer};
+use crate::settings::{Measuring, MoveSettings, PeerServer};
 
 const OWNER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
 /// Maximum number of servers: ids are 1 to 255.
@@ -143,6 +143,7 @@ impl MovesFile {
             peers: section.peers.iter().map(peer).collect::<Result<_, _>>().map_err(error)?,
             owner_timeout,
             policy: section.policy.settings(&section.thresholds, &section.limits).map_err(error)?,
+            measuring: Measuring::default(),
         })
     }
 }

@@ -11,7 +11,7 @@
 //! - `datagrams`: messages to and from the switch and other servers, over one socket of the kernel
 //! - `station`: stack, agent and application as the endpoint of a device
 //! - `engine`: the loop; `remote`: orders from other threads; `about`: facts about the server that its threads share
-//! - `control`, `status`: the admin socket; `link_port`: helpers of the server
+//! - `control`, `status`, `steps`: the admin socket; `link_port`: helpers of the server
 //! - `process`: all of this as a process: [`run`]
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ mod remote;
 mod settings;
 mod station;
 mod status;
+mod steps;
 
 pub use control::{Control, FailedMove, MoveOutcome, Request, send_request};
 pub use engine::Engine;
@@ -37,12 +38,13 @@ pub use file::MovesFile;
 pub use link_port::{LinkPortSettings, linked};
 pub use process::{ProcessSettings, run};
 pub use remote::{MoveFailure, Remote};
-pub use settings::{EngineSettings, MoveSettings, PeerServer};
+pub use settings::{EngineSettings, Measuring, MoveSettings, PeerServer};
 pub use spillway_batch::AddressRange;
 pub use spillway_links::Linked;
 pub use spillway_moves::{
-    Arrival, Attachment, AttachmentError, Movable, MovePolicy, OrderError, OrderResult, Override,
+    Arrival, Attachment, AttachmentError, Movable, MovePolicy, OrderError, OrderResult, Override, OwnLoad,
     PolicySettings,
 };
 pub use spillway_wire::switch::ServerId;
-pub use status::{MoveCounts, PolicyStatus, ServerStatus};
+pub use status::{BlackoutStatus, MoveCounts, PolicyStatus, ServerStatus};
+pub use steps::{MoveStepTimes, StepsOfMoves, step_name};

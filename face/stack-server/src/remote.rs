@@ -14,6 +14,7 @@ use spillway_wire::switch::Flow;
 
 use crate::about::About;
 use crate::status::ServerStatus;
+use crate::steps::{MoveStepTimes, StepsOfMoves};
 
 /// Maximum time that a caller waits for the results of its orders. A move whose outcome the switch does not confirm takes
 /// longer.
@@ -184,6 +185,17 @@ impl<A: Movable + 'static> Remote<A> {
             .run_and_wait_timeout(THREAD_TIMEOUT, set)
             .map_err(|Unreachable| MoveFailure::Unreachable)?;
         if has_policy { Ok(()) } else { Err(MoveFailure::NoPolicy) }
+    }
+
+    /// Removes and returns the steps of moves that have ended. Empty unless they are recorded
+    /// ([`Measuring::moves`](crate::Measuring::moves)).
+    pub(crate) fn take_steps(&self) -> Result<StepsOfMoves, MoveFailure> {
+        let take = |_, _: &mut A, server: &mut Server| server.take_traced();
+        let traced = self
+            .thread
+            .run_and_wait_timeout(THREAD_TIMEOUT, take)
+            .map_err(|Unreachable| MoveFailure::Unreachable)?;
+        Ok(StepsOfMoves { moves: traced.iter().map(MoveStepTimes::of).collect() })
     }
 
     /// The server's status.

@@ -55,6 +55,18 @@ pub struct MoveSettings {
     pub owner_timeout: Duration,
     /// The policy by which the server decides to move connections, with its limits; `None`: only orders move them.
     pub policy: Option<PolicySettings>,
+    /// What measurements of moves need.
+    pub measuring: Measuring,
+}
+
+/// Settings for measurements of moves. By default nothing is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measuring {
+    /// The times of the steps of this number of moves are kept, the last ones that have ended; 0: of none. See
+    /// [`Request::MoveSteps`](crate::Request::MoveSteps).
+    pub moves: usize,
+    /// The server's thread stops for this time after each export, as if exports took longer.
+    pub export_pause: Duration,
 }
 
 /// A server of the service.

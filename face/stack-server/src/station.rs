@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use spillway_metrics::process::thread_cpu;
-use spillway_moves::{Meter, Movable, Server};
+use spillway_moves::{Meter, Movable, OwnLoad, Server};
 use spillway_transport::Time;
 use spillway_xdp::{BATCH_FRAMES, Endpoint, KernelSide};
 
@@ -30,13 +30,17 @@ pub(crate) struct Station<A> {
     pub(crate) meter: Meter,
     /// Frames of this turn.
     pub(crate) frames: usize,
+    /// The thread stops for this time after each export: for measurements.
+    pub(crate) export_pause: Duration,
 }
 
 impl<A: Movable> Station<A> {
     /// Exports connections, if all frames have left, and sends the datagrams that wait. Call it after each turn.
     pub(crate) fn finish_turn(&mut self, now: Time, are_frames_sent: bool) {
         if are_frames_sent && self.server.has_exports() {
+            let exports = self.server.exports();
             self.server.frames_sent(&mut self.application, now);
+            self.pause_after_exports(exports);
         }
         let Some(datagrams) = &mut self.datagrams else { return };
         while let Some(transmit) = self.server.poll_datagram(now) {
@@ -44,11 +48,19 @@ impl<A: Movable> Station<A> {
         }
     }
 
+    /// Stops the thread, as if `exports` exports had taken longer.
+    fn pause_after_exports(&self, exports: usize) {
+        if !self.export_pause.is_zero() {
+            std::thread::sleep(self.export_pause * u32::try_from(exports).unwrap_or(u32::MAX));
+        }
+    }
+
     /// Measures the load if a look at it is due.
     fn look(&mut self, now: Time) {
         if self.datagrams.is_some() && now >= self.server.next_look() {
-            let (cpu, queueing) = self.meter.look(now, thread_cpu());
-            self.server.look(now, cpu, queueing);
+            let (busy, queueing) = self.meter.look(now, thread_cpu());
+            let load = OwnLoad { busy, queueing }.max(self.application.own_load(now));
+            self.server.look(now, load.busy, load.queueing);
         }
     }
 

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use spillway_bpf::Mode;
 use spillway_handoff::{Agent, Counters};
-use spillway_moves::Server;
+use spillway_moves::{BlackoutCounts, Server};
 use spillway_transport::Time;
 use spillway_wire::handoff::Reason;
 
@@ -37,6 +38,9 @@ pub struct ServerStatus {
     /// Moves to this server that it has refused or given back, by reason; reasons that never occurred are left out.
     #[serde(default)]
     pub refusals: BTreeMap<String, u64>,
+    /// How long connections that have left this server were without a server.
+    #[serde(default)]
+    pub blackout: BlackoutStatus,
     /// The server's policy for moves, and its decisions.
     #[serde(default)]
     pub policy: PolicyStatus,
@@ -113,6 +117,38 @@ pub struct MoveCounts {
     pub held_bytes: usize,
 }
 
+/// Blackouts of the connections that have left this server: from the export until the target's *accepted* has arrived, or
+/// until the connection has come back. So a blackout includes the way of *accepted*.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlackoutStatus {
+    /// Number of blackouts.
+    pub count: u64,
+    /// Half of the blackouts were not longer, to the next of the histogram's bounds.
+    pub p50_us: u64,
+    /// 99 % of the blackouts were not longer, to the next of the histogram's bounds.
+    pub p99_us: u64,
+    /// The longest blackout.
+    pub max_us: u64,
+    /// Sum of all blackouts.
+    pub sum_us: u64,
+    /// Numbers by length: up to each bound of the histogram in `/metrics`, and longer ones.
+    pub buckets: Vec<u64>,
+}
+
+impl BlackoutStatus {
+    fn of(counts: &BlackoutCounts) -> BlackoutStatus {
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        BlackoutStatus {
+            count: counts.count(),
+            p50_us: counts.quantile(500).map_or(0, us),
+            p99_us: counts.quantile(990).map_or(0, us),
+            max_us: us(counts.max),
+            sum_us: us(counts.sum),
+            buckets: counts.buckets.to_vec(),
+        }
+    }
+}
+
 impl ServerStatus {
     pub(crate) fn of(about: &About, server: &Server, now: Time) -> ServerStatus {
         let counters = server.counters();
@@ -142,6 +178,7 @@ impl ServerStatus {
                 held_bytes: agent.held_bytes,
             },
             refusals: refusals(&agent),
+            blackout: BlackoutStatus::of(server.blackouts()),
             policy: PolicyStatus::of(about, server, now),
         }
     }
@@ -167,6 +204,10 @@ impl fmt::Display for ServerStatus {
              {let_go} let go, {lost} lost",
             self.connections
         )?;
+        let BlackoutStatus { count, p50_us, p99_us, max_us, .. } = self.blackout;
+        if count > 0 {
+            write!(f, "; blackout: p50 {p50_us} us, p99 {p99_us} us, max {max_us} us")?;
+        }
         if !self.refusals.is_empty() {
             let refusals: Vec<String> =
                 self.refusals.iter().map(|(reason, count)| format!("{count} {reason}")).collect();

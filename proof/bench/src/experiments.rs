@@ -3,6 +3,7 @@
 pub mod batch;
 mod common;
 pub mod figures;
+pub mod moves;
 pub mod sessions;
 pub mod switch;
 pub mod tcp;
@@ -60,6 +61,7 @@ pub fn all() -> impl Iterator<Item = &'static Experiment> {
         .chain(&sessions::EXPERIMENTS)
         .chain(&tcp::EXPERIMENTS)
         .chain(&switch::EXPERIMENTS)
+        .chain(&moves::EXPERIMENTS)
 }
 
 /// The experiment of this name.
@@ -72,6 +74,8 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
     let parts = match experiment.name {
         "attacks" => batch::attacks::ids(),
         "burst" => batch::burst::PARTS.to_vec(),
+        "migration" => moves::migration::PARTS.to_vec(),
+        "migration-load" => moves::load::PARTS.to_vec(),
         "switch-cost" => switch::cost::PARTS.to_vec(),
         _ => Vec::new(),
     };

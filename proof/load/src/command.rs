@@ -92,6 +92,9 @@ pub struct Args {
     /// How an arrival chooses its connection
     #[arg(long, value_enum, default_value_t = Assign::RoundRobin)]
     assign: Assign,
+    /// With --assign skewed: exponent of Zipf's law, by which the connections of a thread differ in their rates
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.8)]
+    skew: f64,
     /// Time from the start to the last arrival; 0s: until `stop`, SIGINT or SIGTERM
     #[arg(short, long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
     duration: Duration,
@@ -178,6 +181,7 @@ enum Arrive {
 enum Assign {
     RoundRobin,
     Random,
+    Skewed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -306,6 +310,7 @@ fn config(args: Args) -> Result<Config, Error> {
         assignment: match args.assign {
             Assign::RoundRobin => Assignment::RoundRobin,
             Assign::Random => Assignment::Random,
+            Assign::Skewed => Assignment::Skewed { exponent: args.skew },
         },
         duration: (!args.duration.is_zero()).then_some(args.duration),
         warmup: args.warmup,

@@ -67,12 +67,17 @@ pub enum RequestLoop {
 }
 
 /// The way in which arrivals are assigned to connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Assignment {
     /// The connections in turn.
     RoundRobin,
     /// A random connection, drawn from the seed.
     Random,
+    /// A random connection: connection *n* of a thread, from 1, with a probability proportional to 1 / *n*^`exponent`.
+    Skewed {
+        /// The exponent, 0 to 10.
+        exponent: f64,
+    },
 }
 
 /// Preparation of the key space before the run (memcached, redis).
@@ -255,6 +260,9 @@ impl Config {
         within("--value-size", self.value_size as f64, 1.0, 1_048_576.0)?;
         within("--get-ratio", self.get_ratio, 0.0, 1.0)?;
         within("--zipf", self.zipf.unwrap_or(0.99), 0.0, 10.0)?;
+        if let Assignment::Skewed { exponent } = self.assignment {
+            within("--skew", exponent, 0.0, 10.0)?;
+        }
         // Each thread has an equal share of the queue, of at least one request.
         within("--queue", self.queue.into(), self.threads.into(), f64::from(1 << 26))?;
         if let RequestLoop::Open { rate_per_s, .. } = self.request_loop {

@@ -33,6 +33,7 @@ use crate::config::{Assignment, RequestLoop};
 use crate::control::{Command, ScheduledCommand};
 use crate::engine::{Engine, Readiness};
 use crate::error::Error;
+use crate::keys::Keys;
 use crate::protocol::Protocol;
 use crate::queue::Pool;
 use crate::random::Random;
@@ -87,6 +88,8 @@ pub(crate) struct Worker<P, E: Engine> {
     arrivals: Option<Arrivals>,
     assignment_random: Random,
     round_robin_index: u32,
+    /// Draws connections with different rates; `None` unless the assignment is skewed.
+    skewed_connections: Option<Keys>,
     pool: Pool,
     waiting_requests: usize,
     pending_requests: usize,
@@ -139,6 +142,10 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
             arrivals,
             assignment_random: random(2),
             round_robin_index: 0,
+            skewed_connections: match config.assignment {
+                Assignment::Skewed { exponent } => Some(Keys::zipf(share, exponent)),
+                Assignment::RoundRobin | Assignment::Random => None,
+            },
             pool: Pool::new((config.queue / threads) as usize),
             waiting_requests: 0,
             pending_requests: 0,
@@ -293,6 +300,10 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
                 self.round_robin_index
             }
             Assignment::Random => self.assignment_random.below(count),
+            Assignment::Skewed { .. } => match &self.skewed_connections {
+                Some(connections) => connections.draw(&mut self.assignment_random),
+                None => 0,
+            },
         };
         self.dispatch(index as usize, intended_ns, request);
     }

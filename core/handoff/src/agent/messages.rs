@@ -10,6 +10,7 @@ use super::{Agent, Finished};
 use crate::event::Event;
 use crate::migration::source::Source;
 use crate::peers::Received;
+use crate::trace::{End, Step};
 
 impl Agent {
     pub(super) fn handle_peer_datagram(&mut self, now: Time, payload: &[u8]) {
@@ -78,7 +79,10 @@ impl Agent {
         }
         let Some((_, target)) = self.targets.get_mut(&flow) else { return };
         match target.handle_part(now, part, &self.state_bytes) {
-            Ok(Some(state)) => self.events.push_back(Event::Check { flow, generation, state }),
+            Ok(Some(state)) => {
+                self.trace_step(&flow, End::Target, Step::ReceiveState);
+                self.events.push_back(Event::Check { flow, generation, state });
+            }
             Ok(None) => {}
             Err(reason) => return self.refuse(now, flow, reason),
         }

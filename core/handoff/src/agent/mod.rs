@@ -3,6 +3,7 @@
 //! - `answers`: answers of the switch; `prepare`: messages that the switch relays; `messages`: messages of other servers
 //! - `outcomes`: consequences of the end of a move; `frames`: packets of flows that move
 //! - `output`: datagrams to send; `timers`: what is due by time; `loads`: the loads of the other servers
+//! - `steps`: times of the steps of moves
 
 mod answers;
 mod frames;
@@ -11,6 +12,7 @@ mod messages;
 mod outcomes;
 mod output;
 mod prepare;
+mod steps;
 mod timers;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -37,6 +39,7 @@ use crate::recent::Recent;
 use crate::sequences::Sequences;
 use crate::settings::{Service, Settings};
 use crate::timed::{Deadline, Timed};
+use crate::trace::{End, Step, Trace};
 
 /// Maximum number of requests without an answer; the agent stops waiting for answers to older ones.
 const WAITING_MAX: usize = 4096;
@@ -121,6 +124,8 @@ pub struct Agent {
     ready: BTreeSet<Flow>,
     events: VecDeque<Event>,
     counters: Counters,
+    /// Times of the steps of moves; `None` unless they are measured.
+    trace: Option<Trace>,
 }
 
 /// What an agent counts.
@@ -191,6 +196,7 @@ impl Agent {
             ready: BTreeSet::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            trace: None,
         }
     }
 
@@ -247,6 +253,9 @@ impl Agent {
         }
         let replaces = owned.map_or(0, |owned| owned.generation);
         let source = Source::new(now, flow, replaces, site, self.parts_of_move());
+        if let Some(trace) = &mut self.trace {
+            trace.begin(flow, 0, End::Source, Step::Begin);
+        }
         self.begin(flow, source);
         Ok(())
     }
@@ -286,6 +295,9 @@ impl Agent {
     pub fn exported(&mut self, now: Time, flow: Flow, state: Chunks) {
         let Some(source) = self.sources.get_mut(&flow) else { return };
         source.exported(now, state);
+        if let Some(trace) = &mut self.trace {
+            trace.record(&flow, End::Source, Step::SendState);
+        }
         self.owned.remove(&flow);
         self.ready.insert(flow);
         let Some(to) = source.destination().filter(|_| !self.lending.contains(&flow)) else { return };

@@ -11,6 +11,7 @@ use super::{Agent, Finished, Owned, RECLAIMS_FOR};
 use crate::event::{Cause, Event, MoveResult};
 use crate::migration::source::{self, Source};
 use crate::migration::target;
+use crate::trace::{End, Step};
 
 impl Agent {
     pub(super) fn handle_outcome(&mut self, now: Time, flow: Flow, outcome: Option<source::Outcome>) {
@@ -22,6 +23,10 @@ impl Agent {
             return self.events.push_back(Event::Export { flow });
         }
         let Some(mut source) = self.sources.remove(&flow) else { return };
+        if outcome == source::Outcome::Moved {
+            self.trace_step(&flow, End::Source, Step::ReceiveAccepted);
+        }
+        self.trace_end(&flow, End::Source);
         self.forget_requests(&flow);
         let is_loan = self.lending.remove(&flow);
         let result = match outcome {
@@ -117,6 +122,7 @@ impl Agent {
     pub(super) fn let_go(&mut self, now: Time, flow: Flow, cause: Cause) {
         self.sources.remove(&flow);
         self.lend_to_unknown(now, flow);
+        self.trace_end(&flow, End::Source);
         self.lending.remove(&flow);
         self.forwards.end(&flow);
         self.end_release(&flow);
@@ -137,6 +143,7 @@ impl Agent {
             return;
         };
         let Some((source, mut target)) = self.targets.remove(&flow) else { return };
+        self.trace_step(&flow, End::Target, Step::Owned);
         self.forget_requests(&flow);
         self.finished.insert(flow, Finished { generation: target.generation(), is_owned: true });
         self.send(source, flow, target.generation(), Body::Accepted);
@@ -156,6 +163,7 @@ impl Agent {
     pub(super) fn refuse(&mut self, now: Time, flow: Flow, reason: Reason) {
         let Some((source, mut target)) = self.targets.remove(&flow) else { return };
         let generation = target.generation();
+        self.trace_end(&flow, End::Target);
         self.forget_requests(&flow);
         self.finished.insert(flow, Finished { generation, is_owned: false });
         self.counters.count_refusal(reason);

@@ -8,6 +8,7 @@ use super::Agent;
 use crate::event::Event;
 use crate::migration::source::{self, Destination, Source};
 use crate::migration::target::Target;
+use crate::trace::{End, Step};
 
 impl Agent {
     pub(super) fn handle_relay(&mut self, now: Time, sender: ServerId, relay: &Relay) {
@@ -46,6 +47,9 @@ impl Agent {
             return self.refuse_prepare(now, source, (flow, generation), Reason::NoRoom);
         }
         if is_new {
+            if let Some(trace) = &mut self.trace {
+                trace.begin(flow, generation, End::Target, Step::ReceivePrepare);
+            }
             self.forget_requests(&flow);
             let (times, mut held) = self.parts_of_move();
             if let Some((_, earlier)) = self.targets.remove(&flow) {
@@ -56,6 +60,7 @@ impl Agent {
         }
         let prepared = self.targets.get_mut(&flow).filter(|(_, target)| target.generation() == generation);
         if let Some(prepared) = prepared.map(|(_, target)| target.prepared(now)) {
+            self.trace_step(&flow, End::Target, Step::SendPrepared);
             self.request(now, prepared);
         }
     }
@@ -86,6 +91,10 @@ impl Agent {
     fn handle_prepared(&mut self, now: Time, flow: Flow, generation: u64, import: Import) {
         if let Some(source) = self.sources.get_mut(&flow) {
             let outcome = source.handle_prepared(now, generation, import);
+            if let Some(trace) = self.trace.as_mut().filter(|_| outcome == Some(source::Outcome::Export)) {
+                trace.set_generation(&flow, generation);
+                trace.record(&flow, End::Source, Step::ReceivePrepared);
+            }
             return self.handle_outcome(now, flow, outcome);
         }
         // This server has given the move up. It takes the flow back: otherwise the client's packets would go to the target

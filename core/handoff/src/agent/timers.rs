@@ -9,6 +9,7 @@ use spillway_wire::switch::Request;
 use super::Agent;
 use crate::event::Cause;
 use crate::membership::Due;
+use crate::trace::{End, Step};
 
 /// Maximum number of unanswered releases of a flow.
 const RELEASES_MAX: u32 = 20;
@@ -75,6 +76,9 @@ impl Agent {
             }
         }
         for request in requests {
+            if let Request::Prepare { flow, .. } = &request {
+                self.trace_step(flow, End::Source, Step::SendPrepare);
+            }
             self.request(now, request);
         }
     }

@@ -73,7 +73,10 @@ impl Server {
             application.end_of_turn(now, &mut self.connections);
         }
         self.order_decided(now);
-        self.begin_moves(application, now);
+        if self.begin_moves(application, now) {
+            // *prepare* leaves in this turn.
+            self.run_agent_timers(now);
+        }
         self.run_agent(application, now);
     }
 

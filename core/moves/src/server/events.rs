@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use spillway_handoff::{Agent, Cause, Event, MoveResult};
+use spillway_handoff::{Agent, Cause, Event, MoveResult, Step};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
@@ -98,6 +98,7 @@ impl Server {
         };
         self.counters.imported += u64::from(!is_return);
         if !is_return {
+            self.with_agent(|agent| agent.record_step(&flow, Step::Import));
             self.policy.join(now, flow, source);
         }
         let arrival = Arrival { peer, listener, attachment: attachment.as_ref(), is_return };
@@ -136,6 +137,7 @@ impl Server {
     }
 
     fn end_move(&mut self, now: Time, flow: Flow, result: MoveResult) {
+        self.blackouts.end(now, &flow, result);
         match result {
             MoveResult::Moved => self.counters.moved += 1,
             MoveResult::Kept(_) if self.orders.wait_again(&flow) => return,

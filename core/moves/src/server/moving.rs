@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use spillway_handoff::{MoveResult, Obstacle};
+use spillway_handoff::{MoveResult, Obstacle, Step};
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
 
@@ -11,14 +11,16 @@ use crate::application::Movable;
 use crate::orders::{Order, OrderResult};
 
 impl Server {
-    /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long.
-    pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) {
+    /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long. Returns
+    /// whether a move has begun.
+    pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) -> bool {
         self.end_forgotten_orders(now);
+        let mut has_begun = false;
         let mut free = self.orders.free();
         let waiting = self.orders.waiting();
         for Order { flow, to } in waiting {
             if free == 0 {
-                return;
+                return has_begun;
             }
             let Some(conn) = self.connections.conn(&flow) else {
                 self.end_order(now, &flow, OrderResult::Closed);
@@ -30,15 +32,17 @@ impl Server {
                 }
                 continue;
             }
-            let Some(agent) = &mut self.agent else { return };
+            let Some(agent) = &mut self.agent else { return has_begun };
             match agent.request_move(now, flow, to) {
                 Ok(()) => {
+                    has_begun = true;
                     self.orders.begin(&flow);
                     free -= 1;
                 }
                 Err(error) => self.end_order(now, &flow, OrderResult::Refused(error)),
             }
         }
+        has_begun
     }
 
     /// The agent forgets moves before their export, without an event, when the switch has lost its entries.
@@ -74,9 +78,11 @@ impl Server {
             self.orders.stop(&flow);
             return self.with_agent(|agent| agent.not_exported(now, flow));
         }
+        self.with_agent(|agent| agent.record_step(&flow, Step::Export));
         match self.connections.export(now, conn) {
             Ok(mut state) => {
                 state.attachment = application.leave(now, conn);
+                self.blackouts.begin(now, flow);
                 self.with_agent(|agent| agent.exported(now, flow, state.encode()));
             }
             Err(_) => self.with_agent(|agent| agent.not_exported(now, flow)),

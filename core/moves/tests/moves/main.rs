@@ -2,6 +2,7 @@
 
 mod client;
 mod echo;
+mod measures;
 mod orders;
 mod policy;
 mod rack;

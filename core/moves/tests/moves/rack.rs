@@ -18,7 +18,7 @@ pub use crate::service::OWNER_TIMEOUT;
 use crate::service::{CLIENT, agent_settings, control_frame, end, mac, port, switch_config};
 
 /// Time of one turn.
-const TURN: Duration = Duration::from_micros(100);
+pub const TURN: Duration = Duration::from_micros(100);
 
 fn place(server: u8) -> SocketAddr {
     if server == 1 { end("10.0.0.1:80") } else { end("10.0.0.3:8080") }

@@ -26,23 +26,23 @@ pub struct Servers {
 impl Servers {
     /// `command`: `echo` or `kv`, which is also the service's name in orders.
     pub fn start(scene: &Scene, command: &str) -> Servers {
-        Servers::start_with_policy(scene, command, "none")
+        Servers::start_with_policy(scene, command, "none", &[])
     }
 
-    /// As [`start`](Servers::start), with a policy for moves.
-    pub fn start_with_policy(scene: &Scene, command: &str, policy: &str) -> Servers {
+    /// As [`start`](Servers::start), with a policy for moves, and further options.
+    pub fn start_with_policy(scene: &Scene, command: &str, policy: &str, further: &[&str]) -> Servers {
         let peers = write_peers(scene, "peers", policy);
-        Servers::start_with_peers(scene, command, [&peers, &peers])
+        Servers::start_with_peers(scene, command, [&peers, &peers], further)
     }
 
     /// The servers do not have the same key.
     pub fn start_with_different_keys(scene: &Scene, command: &str) -> Servers {
         let peers = ["peers", "others"].map(|name| write_peers(scene, name, "none"));
-        Servers::start_with_peers(scene, command, [&peers[0], &peers[1]])
+        Servers::start_with_peers(scene, command, [&peers[0], &peers[1]], &[])
     }
 
     /// `peers`: the file of each server.
-    fn start_with_peers(scene: &Scene, command: &str, peers: [&str; 2]) -> Servers {
+    fn start_with_peers(scene: &Scene, command: &str, peers: [&str; 2], further: &[&str]) -> Servers {
         let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
         assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());
         let sockets = ["a.sock", "b.sock"].map(|name| scene.scratch.path(name));
@@ -51,8 +51,11 @@ impl Servers {
             let key = scene.scratch.path(&format!("{name}.key"));
             let options = ["--engine", "xdp", "--interface", host.interface(), "--service", &service];
             let more = ["--switch", &control, "--peers", peers, "--key", &key, "--socket", socket];
-            let launch =
-                Launch::new(laboratory.display().to_string()).args([command]).args(options).args(more);
+            let launch = Launch::new(laboratory.display().to_string())
+                .args([command])
+                .args(options)
+                .args(more)
+                .args(further);
             let mut process = host.spawn(&launch.name(name)).unwrap();
             eventually("the server is ready", || {
                 let ended = process.exit_status();

@@ -36,7 +36,7 @@ impl fmt::Display for Figure {
 }
 
 /// Figures and tables that no experiment reproduces yet, and why.
-pub const PENDING: [(Figure, &str); 16] = [
+pub const PENDING: [(Figure, &str); 13] = [
     (Figure::new(Paper::PostMan, "F5"), "needs a replicated log (Paxos) as the server"),
     (Figure::new(Paper::PostMan, "F7"), "needs a replicated log (Paxos) as the server"),
     (Figure::new(Paper::Prism, "T1"), "hand-off is not built yet"),
@@ -46,9 +46,6 @@ pub const PENDING: [(Figure, &str); 16] = [
     (Figure::new(Paper::Prism, "F11"), "hand-off is not built yet"),
     (Figure::new(Paper::Prism, "F12"), "hand-off is not built yet"),
     (Figure::new(Paper::Prism, "F13"), "hand-off is not built yet"),
-    (Figure::new(Paper::Capybara, "F1"), "migration between hosts is not built yet"),
-    (Figure::new(Paper::Capybara, "F4"), "migration between hosts is not built yet"),
-    (Figure::new(Paper::Capybara, "F5"), "migration between hosts is not built yet"),
     (Figure::new(Paper::NetRs, "F4"), "replica selection is not built yet"),
     (Figure::new(Paper::NetRs, "F5"), "replica selection is not built yet"),
     (Figure::new(Paper::NetRs, "F6"), "replica selection is not built yet"),

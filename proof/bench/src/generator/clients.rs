@@ -84,6 +84,8 @@ pub struct Traffic {
     pub bin_ms: u64,
     /// The transport of the connections.
     pub engine: Engine,
+    /// Exponent of Zipf's law, by which the connections differ in their rates; `None`: all have the same rate.
+    pub skew: Option<f64>,
 }
 
 impl Default for Traffic {
@@ -97,6 +99,7 @@ impl Default for Traffic {
             constant: false,
             bin_ms: BIN_MS,
             engine: Engine::Sockets,
+            skew: None,
         }
     }
 }

@@ -53,6 +53,9 @@ pub(super) fn launch(
     if traffic.constant {
         launch = launch.args(["--arrivals", "constant"]);
     }
+    if let Some(exponent) = traffic.skew {
+        launch = launch.args(["--assign", "skewed", "--skew", &exponent.to_string()]);
+    }
     if let Some(routes) = &clients.sessions {
         launch = with_sessions(launch, routes, clients.helpers_asked);
     }

@@ -30,7 +30,8 @@ pub(crate) struct Args {
     /// End within two minutes: fewer rounds, without the less important parts.
     #[arg(long)]
     quick: bool,
-    /// Run only these parts of `attacks` or `burst`: --only D7,D9 or --only goodput,iso-cpu
+    /// Run only these parts of an experiment that has parts, such as `attacks` or `burst`: --only D7,D9 or --only
+    /// goodput,iso-cpu
     #[arg(long, value_name = "PART,…", value_delimiter = ',')]
     only: Vec<String>,
     /// Slow every core by this factor during the run, for an hour at most.

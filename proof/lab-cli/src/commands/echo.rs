@@ -1,16 +1,19 @@
 //! `spillway-lab echo`: the server of experiments without an application.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::ValueEnum;
+use spillway_values::parse_duration;
 
-use crate::servers::{Echo, XdpArgs, run as run_on_stack};
+use crate::servers::{Echo, WorkingEcho, XdpArgs, run as run_on_stack};
 
 /// An echo server for experiments
 ///
 /// On kernel sockets, for plain clients and links: --listen ADDR --link ADDR [--key FILE] [--client-key FILE]
 /// [--allow-clients CIDR]. On the user-level stack, whose connections move to other servers: --engine xdp --interface IF
-/// --service ADDR [--link ADDR --link-key FILE] [--switch ADDR --peers FILE --key FILE].
+/// --service ADDR [--link ADDR --link-key FILE] [--switch ADDR --peers FILE --key FILE]
+/// [--work TIME].
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The TCP that the server stands on; must be the first option
@@ -35,6 +38,11 @@ enum Engine {
 struct OnStack {
     #[command(flatten)]
     args: XdpArgs,
+
+    /// Time that each request takes, one after the other: the server waits for it and uses no CPU. A request is a received
+    /// segment
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    work: Duration,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -43,7 +51,12 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Engine::Xdp => {
             let program = std::iter::once("echo".to_owned());
             let options = <OnStack as clap::Parser>::parse_from(program.chain(args.arguments));
-            run_on_stack(&options.args, "echo", Echo::default())
+            match options.work {
+                Duration::ZERO => run_on_stack(&options.args, "echo", Echo::default()),
+                work => {
+                    run_on_stack(&options.args, "echo", WorkingEcho::new(work, options.args.export_pause))
+                }
+            }
         }
     }
 }

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use spillway_daemon::Log;
 use spillway_stack_server::{
-    AddressRange, EngineError, EngineSettings, LinkPortSettings, Movable, MovesFile, ProcessSettings,
+    AddressRange, EngineError, EngineSettings, LinkPortSettings, Measuring, Movable, MovesFile,
+    ProcessSettings,
 };
+use spillway_values::parse_duration;
 
 /// Maximum time to write the lines that wait when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
@@ -64,6 +66,14 @@ pub(crate) struct XdpArgs {
     /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     connections: u32,
+
+    /// Record the times of the steps of moves, and keep those of the last N that have ended, for measurements
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "peers", value_parser = clap::value_parser!(u32).range(..=1 << 16))]
+    trace_moves: u32,
+
+    /// Stop the server's thread for this time after each export, as if exports took longer, for measurements
+    #[arg(long, value_name = "TIME", default_value = "0s", requires = "peers", value_parser = parse_duration)]
+    pub(crate) export_pause: Duration,
 }
 
 /// Runs a server until SIGTERM. Prints a line when clients can connect.
@@ -83,7 +93,11 @@ fn serve<A: Movable + Send + 'static>(
     application: A,
 ) -> Result<ExitCode, EngineError> {
     let moves = args.peers.as_deref().map(MovesFile::read).transpose()?;
-    let moves = moves.map(|file| file.settings(args.switch, args.key.as_deref())).transpose()?;
+    let mut moves = moves.map(|file| file.settings(args.switch, args.key.as_deref())).transpose()?;
+    if let Some(moves) = &mut moves {
+        let moves_traced = usize::try_from(args.trace_moves).unwrap_or(usize::MAX);
+        moves.measuring = Measuring { moves: moves_traced, export_pause: args.export_pause };
+    }
     let settings = EngineSettings {
         name: args.name.clone().unwrap_or_else(|| command.to_owned()),
         connections_max: args.connections,

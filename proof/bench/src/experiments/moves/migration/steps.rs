@@ -1,0 +1,133 @@
+//! The steps of moves from both of their ends, joined.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use spillway_moves::{End, Step, TracedMove};
+use spillway_stack_server::{MoveStepTimes, step_name};
+
+/// Capybara's events, in their order, and the export, from which on the connection has no server.
+pub(super) const PHASES: [Step; 9] = [
+    Step::Begin,
+    Step::SendPrepare,
+    Step::ReceivePrepare,
+    Step::SendPrepared,
+    Step::ReceivePrepared,
+    Step::Export,
+    Step::SendState,
+    Step::ReceiveState,
+    Step::Import,
+];
+
+/// A complete move: times in ns on one clock, in the order of [`PHASES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Joined {
+    pub client: SocketAddr,
+    times: [u64; PHASES.len()],
+}
+
+impl Joined {
+    /// From the order to the import, in µs.
+    pub(super) fn end_to_end_us(&self) -> f64 {
+        self.between_us(0, PHASES.len() - 1)
+    }
+
+    /// From the export to the import: neither server has the connection. In µs.
+    pub(super) fn blackout_us(&self) -> f64 {
+        self.between_us(index_of(Step::Export), index_of(Step::Import))
+    }
+
+    /// The time between a step of [`PHASES`] and the next one, in µs.
+    pub(super) fn phase_us(&self, phase: usize) -> f64 {
+        self.between_us(phase, phase + 1)
+    }
+
+    /// Beginning and end of the move, in ns.
+    pub(super) fn span_ns(&self) -> (u64, u64) {
+        (self.times[0], self.times[PHASES.len() - 1])
+    }
+
+    fn between_us(&self, from: usize, to: usize) -> f64 {
+        self.times[to].saturating_sub(self.times[from]) as f64 / 1000.0
+    }
+}
+
+fn index_of(step: Step) -> usize {
+    PHASES.iter().position(|phase| *phase == step).unwrap_or(0)
+}
+
+/// Joins both ends of each move. Moves of which one end is missing, or that have not gone through all steps, are left out.
+pub(super) fn join(ends: &[MoveStepTimes]) -> Vec<Joined> {
+    let key = |end: &MoveStepTimes| (end.client, end.generation);
+    let of = |is_source: bool| {
+        ends.iter().filter(move |end| end.is_source == is_source).map(move |end| (key(end), &end.ns))
+    };
+    let targets: BTreeMap<_, _> = of(false).collect();
+    let mut seen = BTreeSet::new();
+    let join = |((client, generation), source): ((SocketAddr, u64), &BTreeMap<String, u64>)| {
+        let target = targets.get(&(client, generation))?;
+        let time = |step: Step| {
+            let name = step_name(step);
+            source.get(name).or_else(|| target.get(name)).copied()
+        };
+        let mut times = [0; PHASES.len()];
+        for (slot, step) in times.iter_mut().zip(PHASES) {
+            *slot = time(step)?;
+        }
+        seen.insert((client, generation)).then_some(Joined { client, times })
+    };
+    of(true).filter_map(join).collect()
+}
+
+/// The steps of a move in memory, as those of a server's process.
+pub(super) fn of_traced(traced: &TracedMove) -> MoveStepTimes {
+    let time = |step: Step| Some((step_name(step).to_owned(), traced.at(step)?));
+    MoveStepTimes {
+        client: traced.flow.client().into(),
+        generation: traced.generation,
+        is_source: traced.end == End::Source,
+        ns: Step::ALL.into_iter().filter_map(time).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(generation: u64, is_source: bool, steps: &[(Step, u64)]) -> MoveStepTimes {
+        let ns = steps.iter().map(|(step, ns)| (step_name(*step).to_owned(), *ns)).collect();
+        MoveStepTimes { client: "10.0.0.1:5".parse().unwrap(), generation, is_source, ns }
+    }
+
+    #[test]
+    fn both_ends_of_a_complete_move_are_joined() {
+        let source = [
+            (Step::Begin, 1_000),
+            (Step::SendPrepare, 2_000),
+            (Step::ReceivePrepared, 5_000),
+            (Step::Export, 6_000),
+            (Step::SendState, 7_000),
+        ];
+        let target = [
+            (Step::ReceivePrepare, 3_000),
+            (Step::SendPrepared, 4_000),
+            (Step::ReceiveState, 8_000),
+            (Step::Import, 19_000),
+        ];
+        let ends = [
+            end(3, true, &source),
+            end(3, false, &target),
+            end(4, true, &source),
+            end(5, true, &source[..3]),
+            end(5, false, &target),
+            end(6, false, &target),
+        ];
+        let joined = join(&ends);
+        assert_eq!(joined.len(), 1, "{joined:?}");
+        assert_eq!((joined[0].end_to_end_us(), joined[0].blackout_us()), (18.0, 13.0));
+        assert_eq!(
+            (joined[0].phase_us(0), joined[0].phase_us(7), joined[0].span_ns()),
+            (1.0, 11.0, (1_000, 19_000))
+        );
+    }
+}
