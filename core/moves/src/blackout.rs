@@ -111,7 +111,7 @@ mod tests {
             blackouts.end(Time(5_000 + length * 1_000), &flow(port), result);
         }
         // A move that ended before the export has no blackout.
-        blackouts.end(Time(9_000_000), &flow(9), MoveResult::Kept);
+        blackouts.end(Time(9_000_000), &flow(9), MoveResult::Kept(spillway_handoff::Obstacle::Silence));
         let counts = blackouts.counts();
         assert_eq!((counts.buckets[1], counts.buckets[2], counts.buckets[15], counts.count()), (1, 1, 1, 3));
         assert_eq!((counts.sum, counts.max), (us(700_041), us(700_000)));

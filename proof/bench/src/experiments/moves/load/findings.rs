@@ -31,7 +31,8 @@ pub(super) fn add(measured: &Measured, results: &mut Results) {
 }
 
 fn add_rows(rounds: &Rounds<Figures>, finish: impl Fn(Row) -> Row, results: &mut Results) {
-    let figures: [(&str, &str, fn(&Figures) -> f64); 3] = [
+    type Column = (&'static str, &'static str, fn(&Figures) -> f64);
+    let figures: [Column; 3] = [
         ("p99_us", "µs", |figures| figures.p99_us),
         ("p50_us", "µs", |figures| figures.p50_us),
         ("moves", "moves", |figures| figures.moves as f64),
