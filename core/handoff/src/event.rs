@@ -35,6 +35,17 @@ pub enum Cause {
     Foreign,
 }
 
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Silence => "the switch did not hear this server for too long, and has taken its flows",
+            Cause::Restart => "the switch has lost the flow's entry, and the flow could not be taken back",
+            Cause::Doubt => "a move has failed, and the switch does not confirm this server as the owner",
+            Cause::Foreign => "the switch names another server as the owner",
+        })
+    }
+}
+
 /// How a move ended for its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveResult {

@@ -1,6 +1,7 @@
 //! Connections that a server has lost: for logs, and for checks of the protocol.
 
 use alloc::collections::VecDeque;
+use core::fmt;
 
 use spillway_handoff::Cause;
 use spillway_wire::switch::Flow;
@@ -20,6 +21,17 @@ pub enum Loss {
     GivenUp(Cause),
     /// This server owns the flow, but its stack has refused the connection's state.
     NotImported,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Dropped(cause) => write!(f, "dropped: {cause}"),
+            Loss::LastSegments(cause) => write!(f, "its last segments cannot be repeated: {cause}"),
+            Loss::GivenUp(cause) => write!(f, "given up by this end of a move: {cause}"),
+            Loss::NotImported => f.write_str("the stack has refused its state"),
+        }
+    }
 }
 
 /// Losses that were not polled yet.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_metrics::process::thread_cpu;
-use spillway_moves::{Decision, Meter, Movable, Order, OrderResult, Server, Target};
+use spillway_moves::{Decision, Loss, Meter, Movable, Order, OrderResult, Server, Target};
 use spillway_net::{Clock, Mailbox};
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
 use spillway_xdp::{BATCH_FRAMES, Device, Driver, Endpoint, Endpoints, Queues, Turn};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::about::About;
 use crate::datagrams::Datagrams;
@@ -116,6 +116,14 @@ impl<A: Movable + 'static> Engine<A> {
         }
         while let Some((order, result)) = self.station.server.poll_result() {
             self.report(&order, result);
+        }
+        while let Some((flow, loss)) = self.station.server.poll_loss() {
+            let client = flow.client();
+            match loss {
+                // The other end of the move may have the connection; the result of the order follows.
+                Loss::GivenUp(_) => debug!(%client, %loss, "connection given up"),
+                _ => warn!(%client, %loss, "connection lost"),
+            }
         }
         let error = self.station.error.take().or_else(|| self.station.kernel.take_error());
         error.map_or(Ok(turn), Err)

@@ -70,7 +70,7 @@ impl Agent {
     /// A move has ended before the export.
     fn keep(&mut self, now: Time, flow: Flow, generation: u64, is_loan: bool) {
         match generation {
-            0 if self.is_original(&flow) => _ = self.owned.remove(&flow),
+            0 if self.is_original(&flow) => self.owned.remove(&flow),
             // The flow is the original owner's now.
             0 => self.give_up(flow, Cause::Doubt),
             _ => {
