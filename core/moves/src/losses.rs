@@ -1,4 +1,4 @@
-//! Connections that a server has lost: for logs, and for checks of the protocol.
+//! Connections that a server has lost, one by one, for checks of the protocol. `notices` has what a log says about them.
 
 use alloc::collections::VecDeque;
 

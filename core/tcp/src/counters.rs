@@ -52,7 +52,8 @@ pub struct Counters {
     pub exported: u64,
     /// Connections imported from another stack.
     pub imported: u64,
-    /// Replies that belong to no connection and were discarded because their queue was full.
+    /// Replies that belong to no connection and were discarded because their queue was full, or because their next hop was
+    /// not resolved within 3 s.
     pub replies_dropped: u64,
     /// Closed connections whose TIME-WAIT ended early because the table was full.
     pub time_waits_forgotten: u64,

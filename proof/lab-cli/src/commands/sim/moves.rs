@@ -107,7 +107,10 @@ fn print(run: Run, report: &ScenarioReport, args: &Args) {
         }
     } else {
         let moved = report.steps.iter().filter(|(_, outcome)| outcome == "moved").count();
-        println!("{:6} {moved} of {} moves reached their targets", report.seed, report.steps.len());
+        let (seed, moves, timeouts, lost) = (report.seed, report.steps.len(), report.timeouts, report.lost);
+        println!(
+            "{seed:6} {moved} of {moves} moves reached their targets  timeouts {timeouts:4}  lost {lost:3}"
+        );
     }
     for what in &report.violations {
         println!("       VIOLATION: {what}");
