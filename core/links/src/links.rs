@@ -249,9 +249,13 @@ impl Links {
                 }
             }
         }
-        for (conn, _) in self.closing.extract_if(.., |_, until| *until <= now) {
-            out.abort(conn);
-        }
+        self.closing.retain(|conn, until| {
+            let is_due = *until <= now;
+            if is_due {
+                out.abort(*conn);
+            }
+            !is_due
+        });
         failed
     }
 
