@@ -243,6 +243,8 @@ fn an_interface_that_is_down_for_a_while_ends_no_connection() {
     clients.wait_for_replies();
     let figures = clients.stop();
     println!("{} requests", figures.requests);
+    // The server checks its interface once a second.
+    eventually("the log has the change", || servers.log("a").contains("is up again"));
     let log = servers.log("a");
     let lines = |text: &str| log.matches(text).count();
     assert_eq!((lines("is down: no packet arrives"), lines("is up again")), (1, 1), "{log}");
