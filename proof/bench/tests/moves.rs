@@ -79,10 +79,8 @@ fn load_with_policies_and_forced_moves_completes_with_all_rows() {
         assert!(results.ratios.iter().any(|found| found.name == ratio), "no ratio {ratio}");
     }
     let forced =
-        results.rows.iter().filter(|row| row.metric == "moves" && row.params.contains_key("delay_us"));
-    assert!(
-        forced.clone().count() == 4 && forced.clone().all(|row| row.median > Some(0.0)),
-        "{:?}",
-        results.rows
-    );
+        |row: &&spillway_bench::results::Row| row.metric == "moves" && row.params.contains_key("delay_us");
+    assert_eq!(results.rows.iter().filter(forced).count(), 4, "two delays at two rates");
+    // On a busy machine no figure is valid, but moves have been made.
+    assert!(results.checks.iter().all(|check| !check.detail.contains(" 0 moves")), "{:?}", results.checks);
 }
