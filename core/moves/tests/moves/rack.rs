@@ -55,6 +55,7 @@ fn config() -> Config {
         mac: Mac([2, 1, 0, 0, 0, number]),
         is_server,
         may_own: if is_server { may_own } else { Services::NONE },
+        mtu: 1500,
     };
     let at = |number: u8| Place {
         at: place(number).into(),
@@ -68,6 +69,7 @@ fn config() -> Config {
         address: Address::from(place(number).ip()),
         mac: mac(number),
         port: port(number),
+        encapsulation: None,
     };
     Config {
         mode: Mode::Gateway,

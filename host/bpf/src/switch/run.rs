@@ -18,6 +18,8 @@ const XDP_REDIRECT: u32 = 4;
 const RUN_BYTES: usize = 24;
 /// Bytes of `struct xdp_md` in <linux/bpf.h>.
 const CONTEXT_BYTES: usize = 24;
+/// The most by which the program makes a frame longer: the outer header of a tunnel.
+const GROWTH_BYTES_MAX: usize = 40;
 /// In test runs the key of a port in the map `interfaces` is this number plus the port's: above all real indexes.
 const TEST_INTERFACE: u32 = 1 << 30;
 
@@ -53,7 +55,7 @@ pub(super) fn test_run(
     let mut context = [0; CONTEXT_BYTES];
     context[..4].copy_from_slice(&(RUN_BYTES as u32).to_ne_bytes());
     context[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
-    let mut after = vec![0; data.len()];
+    let mut after = vec![0; data.len() + GROWTH_BYTES_MAX];
     let input = ProgramInput {
         context_in: Some(&mut context),
         data_in: Some(&data),
@@ -65,6 +67,8 @@ pub(super) fn test_run(
         .test_run(input)
         .map_err(BpfError::of("cannot run the program `spillway_switch` on a frame"))?;
     let (action, duration) = (output.return_value, output.duration);
+    let length = output.data.map_or(0, |data| data.len());
+    after.truncate(length);
     let number = |at: usize| u32::from_ne_bytes(*after[at..].first_chunk().expect("inside struct test_run"));
     let (verdict, egress) = (number(12), number(16));
     let verdict = *Verdict::ALL.get(verdict as usize).expect("c/switch/verdicts.h has the same list");
@@ -82,7 +86,7 @@ fn action_of(mode: Mode, verdict: Verdict, returned: u32, ingress: PortId, egres
     let (action, expected) = match verdict {
         Verdict::Passed => (Action::Pass, XDP_PASS),
         Verdict::Flooded => (Action::Flood, XDP_REDIRECT),
-        Verdict::Answered => (Action::Answer, sent),
+        Verdict::Answered | Verdict::TooLongAnswered => (Action::Answer, sent),
         drop if drop >= Verdict::DropUnknownPort => (Action::Drop, XDP_DROP),
         _ if is_local(port) => (Action::Pass, if is_local(ingress) { XDP_TX } else { XDP_PASS }),
         _ => (Action::To(port), sent),
