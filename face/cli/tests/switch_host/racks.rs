@@ -54,6 +54,9 @@ pub fn divide(lab: &Lab, others: [&Host; 2], b: &Host) -> Racks {
                 format!("addr add 10.78.0.1/24 dev {interface}"),
                 format!("link set {interface} up"),
                 format!("-6 addr add fd78::1/64 dev {interface} nodad"),
+                // A router solicits neighbours from its link-local addresses, which the laboratory's hosts do not have.
+                format!("-6 addr add fe80::1/64 dev {interface} nodad"),
+                format!("-6 addr add fe80::1/64 dev {} nodad", router.interface()),
             ]);
         })
         .unwrap();

@@ -96,7 +96,7 @@ impl Scene {
         );
         if self.routers.is_some() {
             // The path MTU is learned during a transfer, which can take longer than the default of a second.
-            text = text.replace("[[port]]", "owner_timeout = \"60s\"\n[[port]]");
+            text = text.replace("[[port]]", "owner_timeout = \"20s\"\n[[port]]");
         }
         let [v4, v6] = FAMILIES.map(|family| self.service(family));
         text += &format!(
