@@ -1,5 +1,7 @@
 //! A frame that the rules decide on.
 
+use alloc::vec::Vec;
+
 use spillway_transport::Time;
 
 use crate::config::PortId;
@@ -11,6 +13,6 @@ pub(crate) struct Arrival<'a> {
     pub(crate) now: Time,
     /// The port on which the frame has arrived.
     pub(crate) port: PortId,
-    /// The frame, which is rewritten in place.
-    pub(crate) frame: &'a mut [u8],
+    /// The frame, which is rewritten in place. Its length changes only in host mode, if a tunnel begins or ends here.
+    pub(crate) frame: &'a mut Vec<u8>,
 }

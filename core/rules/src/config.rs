@@ -1,6 +1,7 @@
 //! The switch's configuration: constant until the next reload.
 
 mod check;
+mod encapsulation;
 mod error;
 mod homes;
 
@@ -136,6 +137,8 @@ pub struct Port {
     pub is_server: bool,
     /// The services whose flows the servers of this port may own. Separates tenants (Prism §6).
     pub may_own: Services,
+    /// MTU of the interface: the longest IP packet, in bytes. Compared only with packets for tunnels.
+    pub mtu: u16,
 }
 
 /// A host on the switch's Ethernet segment. The switch learns no stations.
@@ -174,6 +177,16 @@ pub struct Server {
     pub mac: Mac,
     /// The port to which the server is connected. In host mode [`PortId::HOST`] for all servers, the local one included.
     pub port: PortId,
+    /// In host mode, for a server of another rack: its packets of moved flows go through a tunnel. The server accepts such packets
+    /// of the services whose arbiter is a server with this setting.
+    pub encapsulation: Option<Encapsulation>,
+}
+
+/// How frames reach a server of another rack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Encapsulation {
+    /// Ethernet destination: the router on the way, or the server itself.
+    pub next_hop: Mac,
 }
 
 /// An address and TCP port of a server: a service endpoint, or where the server imports connections of a service.

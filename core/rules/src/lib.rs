@@ -34,6 +34,8 @@ mod tcp;
 #[cfg(test)]
 mod test_config;
 pub mod times;
+mod too_long;
+mod tunnel;
 mod verdict;
 
 pub use address::Address;

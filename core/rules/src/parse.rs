@@ -18,8 +18,12 @@ const KIND_SERVICE_VLAN: u16 = 0x88a8;
 
 /// ICMP for IPv4 (RFC 792).
 pub(crate) const PROTOCOL_ICMP: u8 = 1;
+/// IPv4 in IP (RFC 2003).
+pub(crate) const PROTOCOL_IPV4: u8 = 4;
 pub(crate) const PROTOCOL_TCP: u8 = 6;
 pub(crate) const PROTOCOL_UDP: u8 = 17;
+/// IPv6 in IP (RFC 2473).
+pub(crate) const PROTOCOL_IPV6: u8 = 41;
 /// ICMPv6 (RFC 4443).
 pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
 
@@ -204,6 +208,11 @@ pub(crate) fn parse(frame: &[u8]) -> Result<Parsed, Short> {
         KIND_VLAN | KIND_SERVICE_VLAN => Ok(Parsed::ManyTags),
         _ => Ok(Parsed::Other),
     }
+}
+
+/// Parses an IP packet at an offset of the frame.
+pub(crate) fn parse_ip(frame: &[u8], at: usize, is_ipv4: bool) -> Result<Packet, Short> {
+    if is_ipv4 { parse_ipv4(frame, at) } else { parse_ipv6(frame, at) }
 }
 
 fn parse_arp(frame: &[u8], at: usize) -> Result<Parsed, Short> {

@@ -34,6 +34,16 @@ pub(crate) fn set_source_mac(frame: &mut [u8], mac: Mac) {
     put(frame, 6, mac.0);
 }
 
+/// Writes the Ethernet type before the IP header.
+pub(crate) fn set_ethernet_kind(frame: &mut [u8], network: Network, kind: u16) {
+    put(frame, network.at - 2, kind.to_be_bytes());
+}
+
+/// Sends a frame back: exchanges its Ethernet addresses.
+pub(crate) fn turn_around_ethernet(frame: &mut [u8]) {
+    swap::<6>(frame, 0, 6);
+}
+
 /// The hop limit, in IPv4 the time to live.
 pub(crate) fn hop_limit(frame: &[u8], network: Network) -> u8 {
     let at = if network.is_ipv4 { IPV4_HOP_LIMIT_AT } else { IPV6_HOP_LIMIT_AT };
@@ -108,7 +118,7 @@ fn set_quoted_word(frame: &mut [u8], at: usize, to: u16, checks: [Option<usize>;
 
 /// Sends a UDP packet back: exchanges Ethernet addresses, IP addresses and ports.
 pub(crate) fn turn_around(frame: &mut [u8], network: Network, udp: &Transport) {
-    swap::<6>(frame, 0, 6);
+    turn_around_ethernet(frame);
     if network.is_ipv4 {
         swap::<4>(frame, network.at + 12, network.at + 16);
     } else {

@@ -20,6 +20,7 @@ use crate::quote::quote;
 use crate::state::State;
 use crate::tables::{Keyed, Tables};
 use crate::tcp;
+use crate::tunnel;
 use crate::verdict::{Decision, Verdict, VerdictCounters};
 
 /// A switch whose servers change its rules for single flows (Prism §4.2; Capybara §3.2).
@@ -55,9 +56,9 @@ impl Switch {
         Ok(Switch { tables, state, counters: VerdictCounters::default(), epoch, hash })
     }
 
-    /// Decides on a frame that arrived on a port, and rewrites the frame in place. Its length never changes. Times
-    /// must not decrease.
-    pub fn handle_frame(&mut self, now: Time, port: PortId, frame: &mut [u8]) -> Decision {
+    /// Decides on a frame that arrived on a port, and rewrites the frame in place. Its length changes only in host mode: by the
+    /// outer header of a tunnel, at most 40 bytes, or to that of an ICMP error. Times must not decrease.
+    pub fn handle_frame(&mut self, now: Time, port: PortId, frame: &mut Vec<u8>) -> Decision {
         let decision = self.decide(now, port, frame);
         self.counters.count(decision.verdict);
         decision
@@ -65,7 +66,7 @@ impl Switch {
 
     /// In host mode, decides on a frame that leaves through the interface, and rewrites the frame in place: it passes, or
     /// is dropped. Its length never changes. Times must not decrease. In gateway mode all frames pass.
-    pub fn handle_egress(&mut self, now: Time, frame: &mut [u8]) -> Decision {
+    pub fn handle_egress(&mut self, now: Time, frame: &mut Vec<u8>) -> Decision {
         let Switch { tables, state, .. } = self;
         let decision = host::egress(tables, state, &mut Arrival { now, port: PortId::LOCAL, frame });
         self.counters.count(decision.verdict);
@@ -121,7 +122,7 @@ impl Switch {
         self.state.owners.views(now).collect()
     }
 
-    fn decide(&mut self, now: Time, port: PortId, frame: &mut [u8]) -> Decision {
+    fn decide(&mut self, now: Time, port: PortId, frame: &mut Vec<u8>) -> Decision {
         if let Some(decision) = self.decide_by_port(port, frame) {
             return decision;
         }
@@ -158,6 +159,12 @@ impl Switch {
 
     /// Decides on a frame that is no control message.
     fn decide_parsed(&mut self, arrival: &mut Arrival<'_>, parsed: &Parsed) -> Decision {
+        if let Parsed::Ip(packet) = parsed
+            && self.tables.is_host()
+            && let Some(decision) = tunnel::from_arbiter(&self.tables, arrival, packet)
+        {
+            return decision;
+        }
         let checks_source = self.checks_sources(arrival.port);
         match parsed {
             Parsed::Ip(packet @ Packet { upper: Upper::Tcp(segment), .. }) => {

@@ -11,6 +11,7 @@ use spillway_wire::switch::{Endpoint, ServerId};
 
 use crate::address::Address;
 use crate::config::{Config, Mode, PORTS_MAX, Place, Port, PortId, Prefix, SENDERS_MAX, ServiceId, Station};
+use crate::tunnel::Tunnel;
 
 /// Hash function of maps whose keys come from packets. The seed differs from switch to switch, so that a peer cannot
 /// choose keys that collide in all of them.
@@ -27,6 +28,8 @@ pub(crate) struct Tables {
     own_addresses: HashSet<Address, Keyed>,
     control: Vec<Endpoint>,
     senders: Vec<Option<Sender>>,
+    /// In host mode, the server on whose interface the switch runs.
+    local: Option<ServerId>,
     servers_by_mac: HashMap<Mac, ServerId, Keyed>,
     places: HashMap<Endpoint, Place, Keyed>,
     /// See [`Config::homes`].
@@ -41,6 +44,19 @@ pub(crate) struct Sender {
     pub(crate) address: Address,
     pub(crate) mac: Mac,
     pub(crate) port: PortId,
+    /// Ethernet destination of frames to the server: a router's, or the server's own.
+    pub(crate) next_hop: Mac,
+    /// Whether packets of moved flows go through a tunnel.
+    pub(crate) is_encapsulated: bool,
+}
+
+/// How packets of moved flows reach a server, in host mode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// Over the Ethernet segment of the interface.
+    Segment,
+    /// Through a tunnel.
+    Tunnel(Tunnel),
 }
 
 impl Tables {
@@ -70,6 +86,7 @@ impl Tables {
             own_addresses: HashSet::with_hasher(hash.clone()),
             control,
             senders: alloc::vec![None; SENDERS_MAX],
+            local,
             servers_by_mac: HashMap::with_hasher(hash.clone()),
             places: HashMap::with_hasher(hash.clone()),
             homes: HashMap::with_hasher(hash.clone()),
@@ -88,13 +105,22 @@ impl Tables {
         tables.stations.extend(stations.into_iter().map(|Station { mac, port }| (mac, port)));
         tables.own_addresses.extend(own_addresses);
         tables.places.extend(places.into_iter().map(|place| (place.at, place)));
-        tables.senders[0] =
-            Some(Sender { key: daemon_key, address: Address::ZERO, mac: Mac::ZERO, port: PortId::DAEMON });
+        tables.senders[0] = Some(Sender {
+            key: daemon_key,
+            address: Address::ZERO,
+            mac: Mac::ZERO,
+            port: PortId::DAEMON,
+            next_hop: Mac::ZERO,
+            is_encapsulated: false,
+        });
         for server in servers {
             tables.servers_by_mac.insert(server.mac, server.id);
             let (key, address, mac) = (server.key, server.address, server.mac);
             let port = if Some(server.id) == local { PortId::LOCAL } else { server.port };
-            tables.senders[usize::from(server.id.0)] = Some(Sender { key, address, mac, port });
+            let next_hop = server.encapsulation.map_or(mac, |encapsulation| encapsulation.next_hop);
+            let is_encapsulated = server.encapsulation.is_some();
+            tables.senders[usize::from(server.id.0)] =
+                Some(Sender { key, address, mac, port, next_hop, is_encapsulated });
         }
         tables
     }
@@ -120,6 +146,23 @@ impl Tables {
     /// Whether the switch is on the interface of this server.
     pub(crate) fn is_local_server(&self, server: ServerId) -> bool {
         self.sender(server).is_some_and(|server| self.is_local(server.port))
+    }
+
+    /// In host mode, the server on whose interface the switch runs, if it is configured.
+    pub(crate) fn local_server(&self) -> Option<(ServerId, &Sender)> {
+        self.local.and_then(|local| Some((local, self.sender(local)?)))
+    }
+
+    /// In host mode, how packets of moved flows reach another server. `None` if a tunnel has no beginning: the local server is
+    /// not configured.
+    pub(crate) fn way_to(&self, server: ServerId) -> Option<Way> {
+        match self.sender(server) {
+            Some(Sender { is_encapsulated: true, address, next_hop, .. }) => {
+                let (_, local) = self.local_server()?;
+                Some(Way::Tunnel(Tunnel { source: local.address, target: *address, next_hop: *next_hop }))
+            }
+            _ => Some(Way::Segment),
+        }
     }
 
     /// Whether the entries of a service's flows are here: in host mode, if its original owner is the local server.

@@ -101,6 +101,7 @@ pub fn config() -> Config {
         mac: port_mac(number),
         is_server: (1..=4).contains(&number),
         may_own: may_own(number),
+        mtu: 1500,
     });
     let servers = (1..=4).map(|id| Server {
         id: ServerId(id),
@@ -108,6 +109,7 @@ pub fn config() -> Config {
         address: server_address(id),
         mac: server_mac(id),
         port: port(id),
+        encapsulation: None,
     });
     let mut stations =
         vec![Station { mac: client_mac(), port: port(0) }, Station { mac: router_mac(), port: port(5) }];
@@ -154,7 +156,7 @@ pub fn host_config() -> Config {
     let mut config = config();
     config.mode = Mode::Host;
     let may_own = [SERVICE, OTHER_SERVICE].into_iter().collect();
-    config.ports = vec![Port { id: PortId::HOST, mac: server_mac(1), is_server: true, may_own }];
+    config.ports = vec![Port { id: PortId::HOST, mac: server_mac(1), is_server: true, may_own, mtu: 1500 }];
     config.stations.clear();
     config.prefixes.clear();
     config.servers.iter_mut().for_each(|server| server.port = PortId::HOST);

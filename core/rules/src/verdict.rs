@@ -15,6 +15,13 @@ pub enum Verdict {
     ToOwner,
     /// The same, sent to the target of the flow, which buffers it.
     ToTarget,
+    /// The same in host mode, sent through a tunnel to the owner or to the target.
+    Encapsulated,
+    /// In host mode, a packet of a flow that has moved to the local server: passed to the kernel without the header of the
+    /// tunnel.
+    Decapsulated,
+    /// A client's packet that does not fit into a tunnel: turned into the ICMP error by which the client finds the path MTU.
+    TooLongAnswered,
     /// A packet from the owner of a flow to its client.
     FromOwner,
     /// A control message, turned into its answer.
@@ -52,16 +59,22 @@ pub enum Verdict {
     /// Dropped, at a server's port: ARP or neighbour discovery that announces an address of another port's server, or
     /// of the switch.
     DropAnnouncement,
+    /// Dropped, in host mode: does not fit into a tunnel, and its sender gets no error: it is an error itself, or routers may
+    /// fragment it, or the tunnel's packets are shorter than those that each host must accept.
+    DropTooLong,
 }
 
 impl Verdict {
     /// All verdicts, in the order of their numbers.
-    pub const ALL: [Verdict; 21] = [
+    pub const ALL: [Verdict; 25] = [
         Verdict::Switched,
         Verdict::Routed,
         Verdict::Flooded,
         Verdict::ToOwner,
         Verdict::ToTarget,
+        Verdict::Encapsulated,
+        Verdict::Decapsulated,
+        Verdict::TooLongAnswered,
         Verdict::FromOwner,
         Verdict::Answered,
         Verdict::Relayed,
@@ -78,6 +91,7 @@ impl Verdict {
         Verdict::DropControlInvalid,
         Verdict::DropControlTag,
         Verdict::DropAnnouncement,
+        Verdict::DropTooLong,
     ];
 
     /// The verdict's name in metrics and in tables of cases.
@@ -88,6 +102,9 @@ impl Verdict {
             Verdict::Flooded => "flooded",
             Verdict::ToOwner => "to_owner",
             Verdict::ToTarget => "to_target",
+            Verdict::Encapsulated => "encapsulated",
+            Verdict::Decapsulated => "decapsulated",
+            Verdict::TooLongAnswered => "too_long_answered",
             Verdict::FromOwner => "from_owner",
             Verdict::Answered => "answered",
             Verdict::Relayed => "relayed",
@@ -104,6 +121,7 @@ impl Verdict {
             Verdict::DropControlInvalid => "drop_control_invalid",
             Verdict::DropControlTag => "drop_control_tag",
             Verdict::DropAnnouncement => "drop_announcement",
+            Verdict::DropTooLong => "drop_too_long",
         }
     }
 }
@@ -199,6 +217,6 @@ mod tests {
             (0..=number).for_each(|_| counters.count(verdict));
         }
         assert!(counters.iter().enumerate().all(|(number, (_, count))| count == number as u64 + 1));
-        assert_eq!(counters.of(Verdict::DropControlTag), 20);
+        assert_eq!(counters.of(Verdict::DropControlTag), 23);
     }
 }

@@ -1,4 +1,4 @@
-//! Switches in host mode, as processes: on the servers' own interfaces, on one Ethernet segment. Skipped without root.
+//! Switches in host mode, as processes: on the servers' own interfaces, on one Ethernet segment or in two racks. Skipped without root.
 
 #[path = "switch/daemon.rs"]
 mod daemon;
@@ -8,11 +8,15 @@ mod datagrams;
 mod faults;
 #[path = "switch/lab.rs"]
 mod lab;
+#[path = "switch_host/racks.rs"]
+mod racks;
 #[path = "switch/rule.rs"]
 mod rule;
 #[path = "switch_host/scene.rs"]
 mod scene;
 mod support;
+#[path = "switch_host/tunnels.rs"]
+mod tunnels;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};

@@ -98,8 +98,11 @@ pub struct SiteStatus {
     pub id: u8,
     /// Address and port in packets to the server.
     pub address: SocketAddr,
-    /// Ethernet address in packets to the server.
+    /// The server's Ethernet address.
     pub mac: String,
+    /// Whether packets to the server go through a tunnel.
+    #[serde(default)]
+    pub encapsulated: bool,
 }
 
 /// A selection that was checked against the configuration.
@@ -136,11 +139,15 @@ impl Filter<'_> {
 impl FlowStatus {
     /// `now`: the present time of the program's clock.
     pub(crate) fn new(entry: &FlowEntry, config: &SwitchConfig, now: Time) -> FlowStatus {
-        let site = |site: &Site| SiteStatus {
-            server: config.server(site.server.0).map_or_else(String::new, |server| server.name.clone()),
-            id: site.server.0,
-            address: site.at.into(),
-            mac: site.mac.to_string(),
+        let site = |site: &Site| {
+            let server = config.server(site.server.0);
+            SiteStatus {
+                server: server.map_or_else(String::new, |server| server.name.clone()),
+                id: site.server.0,
+                address: site.at.into(),
+                mac: site.mac.to_string(),
+                encapsulated: server.is_some_and(|server| server.encapsulation.is_some()),
+            }
         };
         let millis = |from: Time, to: Time| u64::try_from((to - from).as_millis()).unwrap_or(u64::MAX);
         let endpoint = SocketAddr::from(entry.service);
@@ -179,7 +186,10 @@ impl fmt::Display for FlowStatus {
             name(&self.original.server),
             self.generation,
             self.idle_ms / 1000
-        )
+        )?;
+        // The packets go to the target of a held flow, otherwise to the owner.
+        let receiver = self.target.as_ref().filter(|_| self.state == "held").unwrap_or(&self.owner);
+        if receiver.encapsulated { f.write_str(" encapsulated") } else { Ok(()) }
     }
 }
 

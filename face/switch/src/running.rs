@@ -246,7 +246,7 @@ impl Running {
     }
 
     /// Tries to attach the ports on which the program does not run. A new interface has another Ethernet address, which is
-    /// written to the tables first. A port that cannot be attached is noted, and stops no other.
+    /// written to the tables first, and so is a new MTU. A port that cannot be attached is noted, and stops no other.
     fn attach_missing(&self) {
         self.program.release_lost();
         let mut config = self.config();
@@ -254,18 +254,21 @@ impl Running {
         let missing: BTreeMap<u8, String> =
             states.filter_map(|state| Some((state.number, state.problem?))).collect();
         let mut found = Vec::new();
-        let mut has_new_address = false;
+        let mut is_new = false;
+        for port in config.ports.iter_mut().filter(|port| !missing.contains_key(&port.number)) {
+            is_new |= adopt_mtu(port);
+        }
         for port in config.ports.iter_mut().filter(|port| missing.contains_key(&port.number)) {
             match Interface::find(&port.interface) {
                 Ok(interface) => {
-                    has_new_address |= port.mac != interface.mac;
-                    port.mac = interface.mac;
+                    is_new |= port.mac != interface.mac || port.mtu != Port::mtu_of(&interface);
+                    (port.mac, port.mtu) = (interface.mac, Port::mtu_of(&interface));
                     found.push(port.clone());
                 }
                 Err(error) => self.program.note(port, Some(error.to_string())),
             }
         }
-        if has_new_address {
+        if is_new {
             return self.attach_all(config, &found);
         }
         for port in found.iter().filter(|port| self.program.attach(port)) {
@@ -276,7 +279,7 @@ impl Running {
         }
     }
 
-    /// Writes new Ethernet addresses of interfaces to the tables, which attaches the ports, too. `found`: the ports to be
+    /// Writes new Ethernet addresses and MTUs of interfaces to the tables, which attaches the ports, too. `found`: the ports to be
     /// attached.
     fn attach_all(&self, config: SwitchConfig, found: &[Port]) {
         let rules = config.rules(self.messages.key().clone());
@@ -338,6 +341,18 @@ impl Running {
     }
 }
 
+/// Takes the present MTU of a port's interface over, which any process may change. Returns whether it is another one.
+fn adopt_mtu(port: &mut Port) -> bool {
+    // After a renaming the name may be another interface's.
+    let found = Interface::find(&port.interface).ok().filter(|found| found.mac == port.mac);
+    let Some(mtu) = found.map(|found| Port::mtu_of(&found)).filter(|mtu| *mtu != port.mtu) else {
+        return false;
+    };
+    info!("port {}: the interface's MTU is {mtu} now; it was {}", port.interface, port.mtu);
+    port.mtu = mtu;
+    true
+}
+
 /// The control endpoints at which this host's own server is served: none in gateway mode.
 pub(crate) fn local_control(config: &SwitchConfig) -> &[SocketAddr] {
     match config.mode {
@@ -368,6 +383,7 @@ fn server_status(server: &crate::config::Server, snapshot: &Snapshot, config: &S
         free_places: owner.map_or(0, |owner| owner.free_places),
         weight: owner.map_or(0, |owner| owner.weight),
         heartbeat_age_ms: owner.and_then(|owner| heartbeat_age_ms(owner, snapshot.taken)),
+        encapsulated_via: server.encapsulation.map(|one| one.next_hop.to_string()),
     }
 }
 

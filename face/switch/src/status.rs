@@ -111,6 +111,9 @@ pub struct ServerStatus {
     pub weight: u16,
     /// Time since its last heartbeat; `None` without one.
     pub heartbeat_age_ms: Option<u64>,
+    /// For a server of another rack: Ethernet address of the router, or of the server, to which its packets go in a tunnel.
+    #[serde(default)]
+    pub encapsulated_via: Option<String>,
 }
 
 /// A service whose flows may move.
@@ -165,7 +168,8 @@ impl SwitchStatus {
     /// Packets that were forwarded, and packets that were dropped.
     pub fn forwarded_and_dropped(&self) -> (u64, u64) {
         let sum = |is_drop: bool| {
-            let counted = self.packets.iter().filter(|(verdict, _)| verdict.starts_with("drop_") == is_drop);
+            let counted =
+                self.packets.iter().filter(|(verdict, _)| drop_reason(verdict).is_some() == is_drop);
             counted.map(|(_, packets)| packets).sum()
         };
         (sum(false), sum(true))
@@ -192,6 +196,12 @@ impl SwitchStatus {
     }
 }
 
+/// Why packets with a verdict do not reach their destination; `None` if they do. Of a packet that is too long for a tunnel only the
+/// error about it is sent.
+fn drop_reason(verdict: &str) -> Option<&str> {
+    if verdict == "too_long_answered" { Some(verdict) } else { verdict.strip_prefix("drop_") }
+}
+
 /// One line for the switch, and one for each port with a problem and each server.
 impl fmt::Display for SwitchStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -208,7 +218,7 @@ impl fmt::Display for SwitchStatus {
             .packets
             .iter()
             .filter(|(_, packets)| **packets > 0)
-            .filter_map(|(verdict, packets)| Some(format!("{} {packets}", verdict.strip_prefix("drop_")?)))
+            .filter_map(|(verdict, packets)| Some(format!("{} {packets}", drop_reason(verdict)?)))
             .collect();
         if !drops.is_empty() {
             write!(f, " ({})", drops.join(", "))?;
@@ -243,7 +253,11 @@ impl fmt::Display for PortStatus {
 
 impl fmt::Display for ServerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "server {} (id {}) on {}: ", self.name, self.id, self.port)?;
+        write!(f, "server {} (id {}) on {}", self.name, self.id, self.port)?;
+        if let Some(next_hop) = &self.encapsulated_via {
+            write!(f, ", encapsulated via {next_hop}")?;
+        }
+        f.write_str(": ")?;
         match (self.is_alive, self.heartbeat_age_ms) {
             (true, _) => {
                 let service = self.service.as_deref().unwrap_or("no service yet");

@@ -6,6 +6,7 @@
 #include "switch/forward.h"
 #include "switch/icmp.h"
 #include "switch/neighbour.h"
+#include "switch/too_long.h"
 
 /* In tests: sets `run` to the metadata before the frame, by which the caller of BPF_PROG_TEST_RUN gives time and port
  * and gets the decision. False if there is none. */
@@ -89,6 +90,11 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
     if (frame->parsed == PARSED_PORTS && frame->packet.protocol == IPPROTO_TCP) {
         verdict = flow_rule(context, frame);
         if (verdict != UNDECIDED)
+            return is_host && frame->tunnel ? finish_tunnel(context, frame, verdict) : verdict;
+    }
+    if (is_host) {
+        verdict = from_arbiter(context, frame);
+        if (verdict != UNDECIDED)
             return verdict;
     }
     if (!is_host && frame->port.is_server && may_hide_tcp(frame))
@@ -98,7 +104,7 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
     if (may_be_error(frame)) {
         verdict = about_flow_of_quote(context, frame);
         if (verdict != UNDECIDED)
-            return verdict;
+            return is_host && frame->tunnel ? finish_tunnel(context, frame, verdict) : verdict;
     }
     if (is_host)
         return PASSED;

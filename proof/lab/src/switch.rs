@@ -104,6 +104,7 @@ impl LabSwitch {
             mac: Mac(port.mac()),
             is_server: false,
             may_own: Services::NONE,
+            mtu: 1500,
         };
         let station = |(mac, port): ([u8; 6], SwitchPort)| Station { mac: Mac(mac), port: port.id() };
         Config {
@@ -145,7 +146,8 @@ impl LabSwitch {
             (settings.is_server, settings.may_own) = (true, Services::ALL);
         }
         let mac = Mac(host.mac());
-        config.servers.push(Server { id, key, address: address.into(), mac, port: port.id() });
+        let (address, port) = (address.into(), port.id());
+        config.servers.push(Server { id, key, address, mac, port, encapsulation: None });
         Ok(())
     }
 

@@ -11,8 +11,13 @@ use crate::setup::{LOCAL_PORT, Setup};
 
 /// Ethernet type of an 802.1Q tag.
 pub const VLAN: u16 = 0x8100;
+/// Bytes of a packet that an error about its length quotes.
+const QUOTED_BYTES: usize = 504;
 /// Ethernet type of an 802.1ad tag.
 pub const SERVICE_VLAN: u16 = 0x88a8;
+
+/// Identification of the IPv4 packets that hosts send.
+const IDENTIFICATION: u16 = 0x4242;
 
 /// A frame.
 #[derive(Clone, Debug)]
@@ -23,6 +28,8 @@ pub struct Packet {
     pub destination: Mac,
     /// VLAN tags from outside: Ethernet type and control information.
     pub vlan_tags: Vec<(u16, u16)>,
+    /// Source and destination of an outer IP header: the IP packet is in a tunnel.
+    pub tunnel: Option<(IpAddr, IpAddr)>,
     /// What follows the Ethernet header.
     pub body: Body,
     /// Changes of the frame's bytes, made after everything else.
@@ -61,6 +68,10 @@ pub struct Ip {
     pub destination: IpAddr,
     /// TTL or hop limit.
     pub hop_limit: u8,
+    /// DSCP and ECN.
+    pub class: u8,
+    /// Identification of IPv4.
+    pub identification: u16,
     /// Words of IPv4 options, 4 bytes each.
     pub option_words: u8,
     /// IPv6 extension headers: numbers and lengths in units of 8 bytes.
@@ -84,6 +95,8 @@ pub enum Fragment {
     Later,
     /// IPv6: the whole packet with a fragment header (RFC 6946). IPv4: as `None`.
     Atomic,
+    /// IPv4: the whole packet, which routers may fragment. IPv6: as `None`.
+    Permitted,
 }
 
 /// What follows the IP headers.
@@ -97,6 +110,8 @@ pub enum Payload {
     Icmp(u8, Vec<u8>),
     /// An ICMP or ICMPv6 error.
     Error(IcmpError),
+    /// The ICMP or ICMPv6 error about a packet that is too long for a path with this MTU, with what it quotes.
+    TooLong(u16, Vec<u8>),
     /// This protocol and these bytes.
     Other(u8, Vec<u8>),
 }
@@ -191,10 +206,13 @@ impl Packet {
             source: Mac::default(),
             destination: Mac::default(),
             vlan_tags: Vec::new(),
+            tunnel: None,
             body: Body::Ip(Ip {
                 source,
                 destination,
                 hop_limit: 64,
+                class: 0,
+                identification: IDENTIFICATION,
                 option_words: 0,
                 extensions: Vec::new(),
                 fragment: Fragment::None,
@@ -268,6 +286,19 @@ impl Packet {
         answer
     }
 
+    /// The error about a packet that does not fit into a tunnel for packets of up to `mtu` bytes: back to its sender.
+    pub(crate) fn too_long(&self, mtu: u16) -> Option<Packet> {
+        let mut error = self.clone();
+        std::mem::swap(&mut error.source, &mut error.destination);
+        error.edits.clear();
+        let ip = error.ip_mut()?;
+        let quoted = ip.bytes().get(..QUOTED_BYTES)?.to_vec();
+        let mut error_ip = Packet::ip(ip.destination, ip.source, Payload::TooLong(mtu, quoted));
+        error_ip.ip_mut()?.identification = 0;
+        error.body = error_ip.body;
+        Some(error)
+    }
+
     /// The control message as the switch relays it to a server with this control port, before its fields are set.
     pub(crate) fn relayed(&self, setup: &Setup, receiver: u8, control_port: u16) -> Option<Packet> {
         let server = setup.server(receiver)?;
@@ -278,7 +309,7 @@ impl Packet {
             return Some(relayed);
         }
         relayed.source = setup.port(server.port)?.mac;
-        relayed.destination = server.mac;
+        relayed.destination = server.next_hop.unwrap_or(server.mac);
         let ip = relayed.ip_mut()?;
         ip.source = ip.destination;
         ip.destination = server.address;

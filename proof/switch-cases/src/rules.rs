@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillway_auth::SwitchKey;
-use spillway_rules::config::{Config, Place, Port, Prefix, Server, Station};
+use spillway_rules::config::{Config, Encapsulation, Place, Port, Prefix, Server, Station};
 use spillway_rules::{Action, Address, Decision, Endpoint, Mode, PortId, ServerId, ServiceId, SiteView};
 use spillway_transport::Time;
 
@@ -131,6 +131,7 @@ pub(crate) fn config(setup: &Setup) -> Config {
         mac: mac(item.mac),
         is_server: item.is_server,
         may_own: item.may_own.iter().map(|number| ServiceId(*number)).collect(),
+        mtu: item.mtu,
     });
     let stations =
         setup.hosts.values().filter_map(|host| Some(Station { mac: mac(host.mac), port: port(host.port?) }));
@@ -147,6 +148,7 @@ pub(crate) fn config(setup: &Setup) -> Config {
         address: Address::from(server.address),
         mac: mac(server.mac),
         port: if is_configured(server.port) { port(server.port) } else { PortId::HOST },
+        encapsulation: server.next_hop.map(|next_hop| Encapsulation { next_hop: mac(next_hop) }),
     });
     let places = setup.places.values().map(|place| Place {
         at: Endpoint::from(place.at),

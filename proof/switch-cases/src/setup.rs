@@ -33,6 +33,8 @@ pub struct Port {
     pub is_server: bool,
     /// Numbers of the services whose rules the servers at this port may change.
     pub may_own: BTreeSet<u8>,
+    /// MTU of its interface.
+    pub mtu: u16,
 }
 
 /// A host, or another device with an Ethernet address.
@@ -72,6 +74,8 @@ pub struct Server {
     pub mac: Mac,
     /// Its port.
     pub port: u8,
+    /// For an encapsulated server: Ethernet destination of frames to it.
+    pub next_hop: Option<Mac>,
 }
 
 /// An address and port at which a server has connections of a service.
@@ -169,6 +173,11 @@ impl Setup {
     /// The server with this id.
     pub fn server(&self, id: u8) -> Option<&Server> {
         self.servers.values().find(|server| server.id == id)
+    }
+
+    /// The first server at a port.
+    pub fn server_at(&self, port: u8) -> Option<&Server> {
+        self.servers.values().find(|server| server.port == port)
     }
 
     /// Name of a server, for messages.

@@ -8,12 +8,15 @@ use crate::message::{STATES, name};
 use crate::setup::Setup;
 
 /// Names of the verdicts, in the order of their counters.
-pub const VERDICTS: [&str; 21] = [
+pub const VERDICTS: [&str; 25] = [
     "switched",
     "routed",
     "flooded",
     "to-owner",
     "to-target",
+    "encapsulated",
+    "decapsulated",
+    "too-long-answered",
     "from-owner",
     "answered",
     "relayed",
@@ -30,6 +33,7 @@ pub const VERDICTS: [&str; 21] = [
     "control-invalid",
     "control-tag",
     "announcement",
+    "too-long",
 ];
 
 /// What happened to a frame: an index in [`VERDICTS`].
@@ -44,7 +48,7 @@ impl Verdict {
 
     /// Whether the frame was dropped.
     pub fn is_drop(self) -> bool {
-        self.0 >= 9
+        self.0 >= 12
     }
 }
 

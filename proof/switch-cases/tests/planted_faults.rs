@@ -31,9 +31,15 @@ enum Fault {
     EgressOfOther,
     /// Packets for the local server of a host have one hop less.
     HopToLocal,
+    /// The last byte of packets in tunnels is missing.
+    TunnelLength,
+    /// The traffic class of a tunnel's outer header, or the byte at its place in IPv6, is wrong.
+    TunnelClass,
+    /// Errors about packets that are too long quote wrong bytes.
+    TooLongQuote,
 }
 
-const FAULTS: [Fault; 11] = [
+const FAULTS: [Fault; 14] = [
     Fault::HeldIsCountedAsOwner,
     Fault::TargetByte,
     Fault::FloodMissesPort,
@@ -45,6 +51,9 @@ const FAULTS: [Fault; 11] = [
     Fault::LongFrames,
     Fault::EgressOfOther,
     Fault::HopToLocal,
+    Fault::TunnelLength,
+    Fault::TunnelClass,
+    Fault::TooLongQuote,
 ];
 
 struct Faulty {
@@ -73,6 +82,15 @@ impl Switch for Faulty {
             Fault::EgressOfOther if ingress == EGRESS && outcome.verdict.is_drop() => {
                 let verdict = Verdict::named("passed").unwrap();
                 outcome = Outcome { verdict, ports: Vec::new(), frame: frame.to_vec() };
+            }
+            Fault::TunnelLength if Some(outcome.verdict) == Verdict::named("encapsulated") => {
+                outcome.frame.pop();
+            }
+            Fault::TunnelClass if Some(outcome.verdict) == Verdict::named("encapsulated") => {
+                outcome.frame[15] |= 4;
+            }
+            Fault::TooLongQuote if Some(outcome.verdict) == Verdict::named("too-long-answered") => {
+                *outcome.frame.last_mut().unwrap() ^= 1;
             }
             // The time to live of IPv4.
             Fault::HopToLocal
@@ -126,7 +144,14 @@ fn random_sequences_find_planted_faults() {
     let setups =
         [folder(), host_folder()].map(|folder| read_setup(&folder).unwrap_or_else(|error| panic!("{error}")));
     for fault in FAULTS {
-        let is_of_host = matches!(fault, Fault::EgressOfOther | Fault::HopToLocal);
+        let is_of_host = matches!(
+            fault,
+            Fault::EgressOfOther
+                | Fault::HopToLocal
+                | Fault::TunnelLength
+                | Fault::TunnelClass
+                | Fault::TooLongQuote
+        );
         let setup = &setups[usize::from(is_of_host)];
         let finds = (1..=5).any(|seed| {
             let lockstep = Lockstep { seed, steps: 20_000, steps_between_states: 50 };

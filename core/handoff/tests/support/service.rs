@@ -55,6 +55,7 @@ pub fn switch_config(places: &[SocketAddr]) -> Config {
         mac: port_mac(number),
         is_server,
         may_own: if is_server { may_own } else { Services::NONE },
+        mtu: 1500,
     };
     let place_of = |number: u8| Place {
         at: place(number).into(),
@@ -68,6 +69,7 @@ pub fn switch_config(places: &[SocketAddr]) -> Config {
         address: Address::from(place(number).ip()),
         mac: mac(number),
         port: port(number),
+        encapsulation: None,
     };
     let station = |number| Station { mac: mac(number), port: port(number) };
     let ports = numbers.clone().map(|number| port_of(number, true));

@@ -181,6 +181,7 @@ impl Config {
             if !self.control.iter().any(|control| control.ip().is_ipv4() == address.is_ipv4()) {
                 return Err(ConfigError::ServerFamily(id, address));
             }
+            self.check_encapsulation(server)?;
         }
         Ok(())
     }
@@ -239,7 +240,7 @@ fn bits(address: Address) -> u128 {
     u128::from_be_bytes(address.0)
 }
 
-fn check_unicast(mac: Mac) -> Result<(), ConfigError> {
+pub(super) fn check_unicast(mac: Mac) -> Result<(), ConfigError> {
     if mac.is_unicast() { Ok(()) } else { Err(ConfigError::MacNotUnicast(mac)) }
 }
 

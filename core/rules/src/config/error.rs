@@ -80,6 +80,14 @@ pub enum ConfigError {
     PlaceDiffers(Endpoint, Endpoint),
     /// The port of a place's server may not own the service.
     PlaceNotAllowed(Endpoint, ServiceId, PortId),
+    /// A server is encapsulated, but the mode is not host.
+    EncapsulationInGateway(ServerId),
+    /// The local server is encapsulated.
+    EncapsulationOfLocal(ServerId),
+    /// The next hop of an encapsulated server is the switch's own interface.
+    NextHopOwn(ServerId, Mac),
+    /// The address of an encapsulated server has another family than the local server's address.
+    EncapsulationFamily(ServerId, Address),
     /// In host mode, there is not exactly port 0, with servers.
     HostPorts(usize),
     /// In host mode, there are stations or prefixes.
@@ -196,6 +204,28 @@ impl fmt::Display for ConfigError {
             }
             Error::PlaceNotAllowed(at, service, port) => {
                 write!(f, "{at}: port {port} of its server may not own service {service}")
+            }
+            Error::EncapsulationInGateway(server) => {
+                write!(f, "server {server} is encapsulated, which is possible in host mode only")
+            }
+            Error::EncapsulationOfLocal(server) => {
+                write!(
+                    f,
+                    "server {server} is this host's own, and is encapsulated: only servers of other racks can be"
+                )
+            }
+            Error::NextHopOwn(server, mac) => {
+                write!(
+                    f,
+                    "server {server} is encapsulated with the next hop {mac}, which is this host's own interface"
+                )
+            }
+            Error::EncapsulationFamily(server, local) => {
+                write!(
+                    f,
+                    "server {server} is encapsulated, but its address has another family than {local}, the address of the \
+                     local server, at which the tunnel begins"
+                )
             }
             Error::HostPorts(count) => {
                 write!(

@@ -66,7 +66,7 @@ pub(super) fn relay(
     rewrite::set_udp_ends(frame, packet.network, udp, udp.target, to);
     let egress_mac = context.tables.port(receiver.port).map_or(Mac::ZERO, |port| port.mac);
     rewrite::set_source_mac(frame, egress_mac);
-    rewrite::set_target_mac(frame, receiver.mac);
+    rewrite::set_target_mac(frame, receiver.next_hop);
     finish(frame, packet, udp);
     receiver.port
 }

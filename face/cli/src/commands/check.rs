@@ -114,8 +114,26 @@ fn check_switch(path: &Path, args: &Args) -> Result<Checked, String> {
             "file": path, "ports": ports, "services": services, "servers": servers, "problems": []
         }),
         shown: config.to_string(),
-        warnings: if args.without_keys { Vec::new() } else { missing(&config) },
+        warnings: if args.without_keys { Vec::new() } else { [missing(&config), tunnels(&config)].concat() },
     })
+}
+
+/// A warning for each tunnel into which a packet of usual length does not fit.
+fn tunnels(config: &spillway_switch::config::SwitchConfig) -> Vec<String> {
+    const USUAL_BYTES: u16 = 1500;
+    let too_short = |server: &spillway_switch::config::Server| {
+        let bytes = config.tunnel_packet_max(server).filter(|bytes| *bytes < USUAL_BYTES)?;
+        Some(format!(
+            "server {}: packets of more than {bytes} bytes do not fit into the tunnel; clients get an ICMP error for each, and \
+             send shorter ones if no firewall drops it: raise the MTU of {} and of the path to the server to {}, or let \
+             clients send shorter segments (`ip route change ... advmss {}`)",
+            server.name,
+            config.interface(server.port),
+            USUAL_BYTES + if server.address.is_ipv4() { 20 } else { 40 },
+            bytes.saturating_sub(60)
+        ))
+    };
+    config.servers.iter().filter_map(too_short).collect()
 }
 
 /// A warning and no error for each interface that does not exist: the daemon attaches it when it comes.

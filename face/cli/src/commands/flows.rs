@@ -261,7 +261,13 @@ mod tests {
         };
         fn site() -> spillway_switch::SiteStatus {
             let address = "10.0.0.6:80".parse().unwrap();
-            spillway_switch::SiteStatus { server: "b".into(), id: 2, address, mac: String::new() }
+            spillway_switch::SiteStatus {
+                server: "b".into(),
+                id: 2,
+                address,
+                mac: String::new(),
+                encapsulated: false,
+            }
         }
         let listed = |total: usize, limit| {
             let requests = std::cell::Cell::new(0);

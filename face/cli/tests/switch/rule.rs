@@ -22,7 +22,12 @@ pub fn send_heartbeats(agents: &mut [Agent; 2], service: Endpoint) -> [Status; 2
 /// generation of the flow's entry.
 pub fn move_rule([a, b]: &mut [Agent; 2], flow: Flow, place: Site) -> u64 {
     // The entry begins with a *prepare*, which names the target.
-    a.send(Request::Prepare { flow, replaces: 0, target: Some(place), lifetime_ms: 5_000 }).unwrap();
+    move_again([a, b], (flow, 0), place)
+}
+
+/// Moves the rule of a flow, which has this generation, from the first server to the place of the second one.
+pub fn move_again([a, b]: [&mut Agent; 2], (flow, replaces): (Flow, u64), place: Site) -> u64 {
+    a.send(Request::Prepare { flow, replaces, target: Some(place), lifetime_ms: 5_000 }).unwrap();
     let relayed = b.relayed().unwrap();
     let Relay::Prepare { generation, .. } = relayed else { panic!("{relayed:?}") };
     b.send(Request::Prepared { flow, asked: generation, import: Import::Ready(place) }).unwrap();

@@ -1,4 +1,4 @@
-//! A client and two servers on one Ethernet segment, with a switch in host mode on each server's own interface.
+//! A client and two servers on one Ethernet segment or in two racks, with a switch in host mode on each server's own interface.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -12,6 +12,7 @@ use spillway_wire::switch::{Flow, ServerId, Site, Status};
 
 use crate::daemon::{self, Mounts};
 use crate::lab::{hosts, lab};
+use crate::racks;
 use crate::rule;
 use crate::support::{PATIENCE, SPILLWAY, Scratch};
 
@@ -34,6 +35,10 @@ pub struct Scene {
     pub scratch: Scratch,
     /// The keys of the servers at the switch of `a`.
     keys: [Key; 2],
+    /// The addresses of server `b`.
+    b_addresses: [IpAddr; 2],
+    /// With two racks: the router's Ethernet addresses in the rack of `a` and in that of `b`.
+    pub routers: Option<[Mac; 2]>,
     name: String,
     lab: Lab,
 }
@@ -46,8 +51,18 @@ pub fn addresses(host: &Host) -> [IpAddr; 2] {
 impl Scene {
     /// Returns `None` and prints the reason if network namespaces cannot be created.
     pub fn start() -> Option<Scene> {
+        Scene::with(false)
+    }
+
+    /// As [`start`](Scene::start), with server `b` in a rack of its own, behind a router.
+    pub fn start_racks() -> Option<Scene> {
+        Scene::with(true)
+    }
+
+    fn with(has_racks: bool) -> Option<Scene> {
         let lab = lab("cli-host", Forwarding::Segment)?;
         let [client, a, b] = hosts(&lab, true);
+        let racks = has_racks.then(|| racks::divide(&lab, [&client, &a], &b));
         let mounts = Mounts::start(0, |launch| a.spawn(launch));
         let scratch = Scratch::new();
         let keys = ["a-at-a.key", "b-at-a.key"].map(|file| scratch.key(file).1);
@@ -55,23 +70,35 @@ impl Scene {
             scratch.key(file);
         }
         let name = lab.run_name();
-        let scene = Scene { client, a, b, mounts, scratch, keys, name, lab };
+        let b_addresses = racks.as_ref().map_or_else(|| addresses(&b), |racks| racks.b_addresses);
+        let routers = racks.map(|racks| racks.routers);
+        let scene = Scene { client, a, b, mounts, scratch, keys, b_addresses, routers, name, lab };
         for host in [&scene.a, &scene.b] {
             scene.configure(host, host.interface(), Mac(host.mac()));
         }
         Some(scene)
     }
 
+    /// The addresses of a server.
+    pub fn addresses(&self, host: &Host) -> [IpAddr; 2] {
+        if host.name() == self.b.name() { self.b_addresses } else { addresses(host) }
+    }
+
     /// Writes the configuration of a server's switch, on an interface with this Ethernet address.
     pub fn configure(&self, host: &Host, interface: &str, mac: Mac) {
         let at = host.name();
-        let [control_v4, control_v6] = addresses(host).map(|address| SocketAddr::new(address, CONTROL_PORT));
+        let [control_v4, control_v6] =
+            self.addresses(host).map(|address| SocketAddr::new(address, CONTROL_PORT));
         let mut text = format!(
             "[switch]\nname = \"{}-{at}\"\nmode = \"host\"\ncontrol = [\"{control_v4}\", \"{control_v6}\"]\nsocket = \
              \"{}\"\n[[port]]\ninterface = \"{interface}\"\nmay_own = [\"cache\"]\n",
             self.name,
             self.socket(host),
         );
+        if self.routers.is_some() {
+            // The path MTU is learned during a transfer, which can take longer than the default of a second.
+            text = text.replace("[[port]]", "owner_timeout = \"20s\"\n[[port]]");
+        }
         let [v4, v6] = FAMILIES.map(|family| self.service(family));
         text += &format!(
             "[[service]]\nname = \"cache\"\nendpoints = [{{ address = \"{v4}\", server = \"a\" }}, {{ address = \
@@ -83,8 +110,12 @@ impl Scene {
                 "[[server]]\nname = \"{0}\"\nid = {id}\naddress = \"{1}\"\nmac = \"{mac}\"\nport = \
                  \"{interface}\"\nkey_file = \"{0}-at-{at}.key\"\n",
                 server.name(),
-                server.address(),
+                self.addresses(server)[0],
             );
+            if let Some(routers) = self.routers.filter(|_| server.name() != at) {
+                let next_hop = routers[usize::from(at == self.b.name())];
+                text += &format!("encapsulate = true\nnext_hop = \"{next_hop}\"\n");
+            }
         }
         let place = |family: usize| {
             let (at, endpoint) = (self.place(family), self.service(family));
@@ -109,13 +140,18 @@ impl Scene {
 
     /// Where server `b` imports connections.
     pub fn place(&self, family: usize) -> SocketAddr {
-        SocketAddr::new(addresses(&self.b)[family], PLACE_PORT)
+        SocketAddr::new(self.b_addresses[family], PLACE_PORT)
     }
 
     /// The arguments of `spillway switch` with the configuration of a host. `wrapper`: commands in front.
     pub fn launch(&self, host: &Host, wrapper: &[String], arguments: &[&str]) -> Launch {
         let config = self.config(host);
         self.mounts.launch(SPILLWAY, wrapper, &[&["switch", "--config", &config], arguments].concat())
+    }
+
+    /// The check of a host's configuration.
+    pub fn check(&self, host: &Host) -> Launch {
+        Launch::new(SPILLWAY).args(["check", &self.config(host)]).name("check")
     }
 
     /// Starts the daemon of a server, and waits until it answers.
@@ -166,7 +202,9 @@ impl Scene {
         let control = SocketAddr::new(addresses(&self.a)[control], CONTROL_PORT);
         let agent = |host: &Host, id: u8| {
             let key = self.keys[usize::from(id) - 1].switch_key();
-            Agent::new(host, control, ServerId(id), key).unwrap()
+            // From its own address: a server may have the addresses of services, too.
+            let own = self.addresses(host).into_iter().find(|own| own.is_ipv4() == control.is_ipv4());
+            host.run_inside(|| Agent::open(own, control, ServerId(id), key, PATIENCE).unwrap()).unwrap()
         };
         [agent(&self.a, 1), agent(&self.b, 2)]
     }
@@ -188,6 +226,13 @@ impl Scene {
         let flow = Flow::new(client.into(), self.service(family).into()).unwrap();
         let place = Site::new(self.place(family).into(), Mac(self.b.mac())).unwrap();
         rule::move_rule(agents, flow, place)
+    }
+
+    /// Moves the rule of a client's flow, which has this generation, back to server `a`.
+    pub fn move_back(&self, [a, b]: &mut [Agent; 2], (client, generation): (SocketAddr, u64), family: usize) {
+        let flow = Flow::new(client.into(), self.service(family).into()).unwrap();
+        let home = Site::new(self.service(family).into(), Mac(self.a.mac())).unwrap();
+        rule::move_again([b, a], (flow, generation), home);
     }
 
     /// Ends the laboratory. Without it a failed removal of the laboratory would not be noticed.

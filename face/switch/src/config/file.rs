@@ -1,6 +1,7 @@
 //! Reads the text of a configuration, and reports all errors at once with their lines and columns.
 
 mod address;
+mod encapsulation;
 mod ports;
 mod servers;
 mod services;
@@ -77,6 +78,7 @@ impl Reader<'_> {
         config.routes = self.routes(&file.prefix, &config.ports);
         config.servers = self.servers(&file.server, &drafts, &config);
         self.check_local_server(file, &config);
+        self.check_tunnels(file, &config);
         config.services = self.with_servers(drafts, &file.server, &config);
         config
     }

@@ -17,6 +17,7 @@ use spillway_config::Problems;
 use spillway_daemon::AdminGroup;
 use spillway_rules::Mode;
 use spillway_wire::packet::ethernet::Mac;
+use spillway_xdp::Interface;
 
 pub use file::read_text;
 pub use network::Network;
@@ -68,8 +69,20 @@ pub struct Port {
     /// Ethernet address of the interface; zero if it does not exist, or if the file was read without the host (see
     /// [`read_file`]).
     pub mac: Mac,
+    /// The interface's MTU, or [`MTU_DEFAULT`](Port::MTU_DEFAULT) if it is not known.
+    pub mtu: u16,
     /// Numbers of the services whose flows the port's servers may own; empty for a port without servers.
     pub may_own: Vec<u8>,
+}
+
+impl Port {
+    /// The MTU of an interface that does not exist.
+    pub(crate) const MTU_DEFAULT: u16 = 1500;
+
+    /// The MTU of an interface. IP packets are no longer than 65,535 bytes.
+    pub(crate) fn mtu_of(interface: &Interface) -> u16 {
+        u16::try_from(interface.mtu).unwrap_or(u16::MAX)
+    }
 }
 
 /// A host on one of the ports.
@@ -129,12 +142,21 @@ pub struct Server {
     pub mac: Mac,
     /// Number of the port that leads to the server.
     pub port: u8,
+    /// For a server of another rack: how frames reach it.
+    pub encapsulation: Option<Encapsulation>,
     /// The key file as the configuration names it.
     pub key_file: String,
     /// The server's key; `None` if key files were not read.
     pub key: Option<Key>,
     /// Where the server imports connections under its own address.
     pub places: Vec<Place>,
+}
+
+/// Where frames to a server of another rack go, whose packets of moved flows are in a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encapsulation {
+    /// Ethernet address of the router on the way, or of the server.
+    pub next_hop: Mac,
 }
 
 /// Where a server imports connections of one endpoint.
@@ -164,6 +186,14 @@ impl SwitchConfig {
     pub fn local_server(&self) -> Option<&Server> {
         let port = self.ports.first().filter(|port| self.mode == Mode::Host && port.mac != Mac::ZERO)?;
         self.servers.iter().find(|server| server.mac == port.mac)
+    }
+
+    /// The bytes of the longest IP packet that fits into the tunnel to a server; `None` without a tunnel, or if the interface does
+    /// not exist.
+    pub fn tunnel_packet_max(&self, server: &Server) -> Option<u16> {
+        server.encapsulation?;
+        let port = self.ports.iter().find(|port| port.number == server.port && port.mac != Mac::ZERO)?;
+        Some(port.mtu.saturating_sub(if server.address.is_ipv4() { 20 } else { 40 }))
     }
 
     /// The interfaces that this host does not have, if the file was read with the host.

@@ -88,6 +88,7 @@ fn rules_port(port: &Port) -> rules::Port {
         mac: if port.mac == Mac::ZERO { MAC_OF_MISSING } else { port.mac },
         is_server: !port.may_own.is_empty(),
         may_own: port.may_own.iter().map(|number| ServiceId(*number)).collect(),
+        mtu: port.mtu,
     }
 }
 
@@ -99,6 +100,7 @@ fn rules_server(server: &Server) -> Option<rules::Server> {
         address: Address::from(server.address),
         mac: server.mac,
         port: port_id(server.port),
+        encapsulation: server.encapsulation.map(|one| rules::Encapsulation { next_hop: one.next_hop }),
     })
 }
 

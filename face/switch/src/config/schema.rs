@@ -121,6 +121,12 @@ section! {
     mac: Any, "Ethernet address", "required";
     /// The interface of the port that leads to the server. The port must have `may_own`.
     port: Any, "text", "required";
+    /// In host mode, for a server of another rack: the packets of connections that have moved there go through a tunnel (IP-in-IP)
+    /// between the `address` of this host's own server and that of this server. Both servers' switches need it, each for the
+    /// other server (see [between racks](howto/switch.md#between-racks)).
+    encapsulate: Any, "`true` or `false`", "false";
+    /// With `encapsulate`: Ethernet address of the router on the way to the server.
+    next_hop: Any, "Ethernet address", "the server's `mac`";
     /// The server's key (`spillway key new`), a different one for each server. A relative name is looked up among the service
     /// manager's credentials, then beside this file. The file must have mode 0600 or 0400, or 0640 if root owns it.
     key_file: Any, "path", "required";

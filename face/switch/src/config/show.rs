@@ -54,7 +54,7 @@ impl SwitchConfig {
             );
         }
         if port.mac != Mac::ZERO {
-            text += &format!("# mac {}\n", port.mac);
+            text += &format!("# mac {}\n# mtu {}\n", port.mac, port.mtu);
         }
         text
     }
@@ -98,6 +98,9 @@ impl SwitchConfig {
             self.interface(server.port),
             server.key_file
         );
+        if let Some(encapsulation) = server.encapsulation {
+            text += &format!("encapsulate = true\nnext_hop = \"{}\"\n", encapsulation.next_hop);
+        }
         if let Some(key) = &server.key {
             // Cannot fail: writes to a string.
             let _ = writeln!(text, "# key {}", key.id());

@@ -130,7 +130,7 @@ static __noinline int relay(struct xdp_md *context, struct frame *frame, struct 
     control->udp.source = packet->target_port;
     control->udp.destination = owner->control_port;
     write_datagram(context, packet, control, false);
-    set_target(context, &receiver->mac);
+    set_target(context, &receiver->next_hop);
     set_source(context, &port->mac);
     return RELAYED;
 }

@@ -4,6 +4,7 @@
 
 #include "outbound.h"
 #include "rewrite.h"
+#include "tunnel.h"
 
 /* What a packet to a server needs of an entry. */
 struct inbound {
@@ -56,8 +57,25 @@ __noinline int from_server(struct xdp_md *context, struct frame *frame)
     return verdict;
 }
 
+/* In host mode, prepares a packet for a server on another host: UNDECIDED, or the verdict with which the packet ends. */
+static __always_inline int from_host(struct xdp_md *context, struct frame *frame, const struct server *server, __u32 id)
+{
+    int verdict;
+
+    if (hop_limit(context, &frame->packet) <= 1)
+        return DROP_NO_ROUTE;
+    if (server->is_encapsulated) {
+        frame->tunnel = id;
+        verdict = check_tunnel(context, frame, server);
+        if (verdict != UNDECIDED)
+            return verdict;
+    }
+    route_out(context, &frame->packet, server->port);
+    return UNDECIDED;
+}
+
 /* Sends a packet to a server of a flow. The caller writes the address and port at which the server has the connection,
- * if the verdict is TO_OWNER or TO_TARGET. */
+ * if the verdict is TO_OWNER or TO_TARGET. If `tunnel` of the frame is set, the main program calls finish_tunnel(). */
 static __always_inline int to_site(struct xdp_md *context, struct frame *frame, const struct inbound *view)
 {
     struct server *server = server_of(view->site.server);
@@ -69,8 +87,10 @@ static __always_inline int to_site(struct xdp_md *context, struct frame *frame, 
     if (is_local_port(server->port))
         return reason;
     if (is_host) {
-        if (!route_out(context, &frame->packet, server->port))
-            return DROP_NO_ROUTE;
+        int verdict = from_host(context, frame, server, view->site.server);
+
+        if (verdict != UNDECIDED)
+            return verdict;
     } else if (server->port == frame->ingress) {
         return DROP_SAME_PORT;
     } else if (frame->is_routed && !route_out(context, &frame->packet, server->port)) {

@@ -15,6 +15,7 @@ struct frame {
     struct port port;  /* the ingress port */
     bool is_routed;    /* addressed to the ingress port */
     bool from_owner;   /* passed the check of rule 4a */
+    __u8 tunnel;       /* the server to whose host the packet goes through a tunnel; 0: no tunnel */
 };
 
 struct ethernet {
@@ -54,6 +55,8 @@ struct tcp {
 #define TCP_ACK 0x10
 
 #define IPV6_HEADER_BYTES 40
+/* The flag "don't fragment" of an IPv4 header. */
+#define IPV4_DONT_FRAGMENT 0x4000
 
 /* Offsets of headers in a frame without VLAN tags and IPv4 options. */
 #define PLAIN_NETWORK sizeof(struct ethernet)

@@ -181,4 +181,61 @@ static __always_inline bool may_be_error(const struct frame *frame)
     return is_icmp(frame) && !frame->packet.is_fragment;
 }
 
+/* The endpoint of the local server's host to which the packet in a tunnel goes; false if it is neither TCP nor an error about
+ * TCP. Not static, so that the verifier checks it once. */
+__noinline int read_inner(struct xdp_md *context, __u32 at, bool is_ipv6, struct endpoint *to)
+{
+    struct packet inner = {};
+    struct quote quote = {};
+    enum parsed parsed;
+
+    if (!to)
+        return false;
+    parsed = is_ipv6 ? parse_ipv6(context, at, &inner) : parse_ipv4(context, at, &inner);
+    if (inner.is_fragment)
+        return false;
+    if (parsed == PARSED_PORTS && inner.protocol == IPPROTO_TCP) {
+        to->address = inner.target;
+        to->port = inner.target_port;
+        return true;
+    }
+    if (parsed != PARSED_NO_PORTS || inner.protocol != (inner.is_ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP) ||
+        !read_quote(context, &inner, &quote))
+        return false;
+    to->address = quote.key.service;
+    to->port = quote.key.service_port;
+    return true;
+}
+
+/* Passes a packet to the kernel without its outer header, if the arbiter of a service has sent it through a tunnel to the local
+ * server, and the local server may have the connection. UNDECIDED for all other packets. */
+__noinline int from_arbiter(struct xdp_md *context, struct frame *frame)
+{
+    struct settings *config = only(&settings);
+    struct endpoint to = {};
+    struct place *place, *service;
+    struct server *arbiter, *local;
+    bool is_ipv6;
+
+    if (!config || !frame || !config->local || frame->parsed != PARSED_NO_PORTS || frame->packet.is_fragment)
+        return UNDECIDED;
+    is_ipv6 = frame->packet.protocol == IPPROTO_IPV6;
+    local = server_of(config->local);
+    if (!local || !(is_ipv6 || frame->packet.protocol == IPPROTO_IPIP) ||
+        !same_address(&local->address, &frame->packet.target))
+        return UNDECIDED;
+    if (!read_inner(context, frame->packet.transport, is_ipv6, &to))
+        return UNDECIDED;
+    place = place_of(&to.address, to.port);
+    if (!place || !(place->is_endpoint || place->server == config->local) || !may_own_at(place, frame->ingress))
+        return UNDECIDED;
+    service = place_of(&place->service.address, place->service.port);
+    if (!service || !service->is_endpoint)
+        return UNDECIDED;
+    arbiter = server_of(service->server);
+    if (!arbiter || !arbiter->is_encapsulated || !same_address(&arbiter->address, &frame->packet.source))
+        return UNDECIDED;
+    return decapsulate(context, frame, is_ipv6) ? DECAPSULATED : DROP_SHORT;
+}
+
 #endif

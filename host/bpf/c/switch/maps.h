@@ -16,13 +16,15 @@ struct settings {
     __u64 epoch;
     __u64 owner_timeout; /* ns */
     __u8 is_host;        /* for the loader, which refuses pinned maps of the other mode */
-    __u8 zero[7];
+    __u8 local;          /* id of the local server, in host mode; 0: not configured */
+    __u8 zero[6];
 };
 
 struct port {
     struct mac mac;
     __u8 is_server;
     __u8 is_internal; /* the daemon's or the local server's: it has no interface, and accepts only control messages */
+    __u16 mtu;        /* of the interface; compared only with packets for tunnels */
 };
 
 struct station_key {
@@ -72,6 +74,9 @@ struct server {
     struct mac mac;
     __u8 port;
     __u8 is_configured;
+    struct mac next_hop;   /* Ethernet destination of frames to the server: a router's, or the server's own */
+    __u8 is_encapsulated;  /* packets of moved flows go through a tunnel */
+    __u8 zero;
 };
 
 /* --- State, which the program writes --- */
@@ -236,6 +241,26 @@ struct control {
     __u8 zero[2];
 };
 
+/* Bytes of a packet that an ICMP error quotes. With them the IPv4 error has less than 576 bytes (RFC 1812 section 4.3.2.3), and
+ * the error has as many as bpf_csum_diff() adds at once. */
+#define QUOTED_BYTES 504
+
+/* An ICMP error while the program writes it. Too large for the stack. */
+struct too_long {
+    /* The pseudo-header of ICMPv6. */
+    struct address source;
+    struct address destination;
+    __be32 length;
+    __be32 protocol;
+    /* The error. The MTU is at the end of a word of 32 bits in both families (RFC 1191 section 4, RFC 4443 section 3.2). */
+    __u8 type;
+    __u8 code;
+    __u16 check;
+    __be16 zero;
+    __be16 mtu;
+    __u8 quoted[QUOTED_BYTES];
+};
+
 #define ARRAY(name, entries, value_type)                                                                   \
     struct {                                                                                               \
         __uint(type, BPF_MAP_TYPE_ARRAY);                                                                  \
@@ -301,6 +326,14 @@ struct {
     __type(key, __u32);
     __type(value, struct control);
 } scratch SEC(".maps");
+
+/* Working memory of answer_too_long(). */
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct too_long);
+} error_scratch SEC(".maps");
 
 /* The only element of an array. It is never NULL, but callers must check: the verifier cannot know that. */
 static __always_inline void *only(void *map)

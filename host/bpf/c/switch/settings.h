@@ -8,7 +8,7 @@
 
 /* Version of the keys and values of all maps. Increase it with every change: a loader refuses pinned maps of
  * another version. */
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 
 /* Ports: their numbers are bits of a 64-bit set (may_own_ports). */
 #define PORTS_MAX 64
@@ -55,7 +55,7 @@
 /* Value of `repeat_generation` in struct entry that no message can name. */
 #define REPEAT_NONE (~0ULL)
 
-/* Hop limit of answers and relayed messages. */
+/* Hop limit of answers and relayed messages, of the outer header of tunnels, and of ICMP errors. */
 #define HOP_LIMIT 64
 
 /* Host mode: the program is at the interface of the local server. The loader sets this constant before loading, because

@@ -9,6 +9,9 @@ enum verdict {
     FLOODED,    /* to all other ports */
     TO_OWNER,   /* a client's packet, or an ICMP error about one of the service, to the owner of the flow */
     TO_TARGET,  /* the same, to the target of the flow, which buffers it */
+    ENCAPSULATED,      /* as the two before, through a tunnel */
+    DECAPSULATED,      /* from a tunnel, to the kernel of the local server's host */
+    TOO_LONG_ANSWERED, /* does not fit into a tunnel: turned into the ICMP error for the client */
     FROM_OWNER, /* from the owner of a flow to its client */
     ANSWERED,   /* a control message, turned into its answer */
     RELAYED,    /* a control message, sent on to another server */
@@ -25,6 +28,7 @@ enum verdict {
     DROP_CONTROL_INVALID,
     DROP_CONTROL_TAG,
     DROP_ANNOUNCEMENT,
+    DROP_TOO_LONG,
     VERDICTS,
     UNDECIDED = VERDICTS, /* result of a step that leaves the decision to the next one */
 };

@@ -3,17 +3,19 @@
 //! Numbers are in the machine's byte order; ports of TCP and UDP are in network order.
 
 use spillway_auth::SwitchKey;
-use spillway_rules::config::{Place, Port, Server};
+use spillway_rules::config::{Encapsulation, Place, Port, Server};
 use spillway_rules::{Address, Endpoint, Mode, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
-pub(super) const LAYOUT_VERSION: u32 = 3;
+pub(super) const LAYOUT_VERSION: u32 = 4;
 /// `PORT_NONE` in `c/switch/settings.h`: the port of an address that is a server's, but no configured station's.
 pub(super) const PORT_NONE: u8 = 255;
 /// The key of an array's only element, or of its first one.
 pub(super) const ONLY: [u8; 4] = [0; 4];
 
+/// Bytes of `struct server`.
+const SERVER_BYTES: usize = 48;
 /// Bits of a prefix before its address: the byte with the family.
 const FAMILY_BITS: u32 = 8;
 /// Bits of an IPv4-mapped address before the IPv4 address.
@@ -122,6 +124,8 @@ pub(super) struct Settings {
     pub(super) epoch: u64,
     pub(super) owner_timeout_ns: u64,
     pub(super) is_host: bool,
+    /// The id of the local server; 0 without one.
+    pub(super) local: u8,
 }
 
 impl Settings {
@@ -135,7 +139,8 @@ impl Settings {
             .u64(self.epoch)
             .u64(self.owner_timeout_ns)
             .u8(self.is_host.into())
-            .bytes(&[0; 7])
+            .u8(self.local)
+            .bytes(&[0; 6])
             .finish(Settings::BYTES)
     }
 
@@ -161,8 +166,9 @@ pub(super) fn shared(epoch: u64) -> Vec<u8> {
 
 /// `struct port`. `is_internal`: the port has no interface, and accepts only control messages.
 pub(super) fn port(port: Option<&Port>, is_internal: bool) -> Vec<u8> {
-    let (mac, is_server) = port.map_or((Mac::ZERO, false), |port| (port.mac, port.is_server));
-    Writer::new().mac(mac).u8(is_server.into()).u8(is_internal.into()).finish(8)
+    let (mac, is_server, mtu) =
+        port.map_or((Mac::ZERO, false, 0), |port| (port.mac, port.is_server, port.mtu));
+    Writer::new().mac(mac).u8(is_server.into()).u8(is_internal.into()).u16(mtu).finish(10)
 }
 
 /// `struct station_key`.
@@ -230,9 +236,16 @@ pub(super) fn read_server(id: &[u8], server: &[u8]) -> Option<Server> {
     let mut reader = Reader::new(server);
     let (key, address, mac) = (reader.array(), reader.array(), reader.array());
     let (port, is_configured) = (reader.u8(), reader.u8() != 0);
+    let (next_hop, is_encapsulated) = (Mac(reader.array()), reader.u8() != 0);
     let id = u8::try_from(id).ok().filter(|id| *id != 0 && is_configured)?;
-    let key = SwitchKey::from_bytes(key);
-    Some(Server { id: ServerId(id), key, address: Address(address), mac: Mac(mac), port: PortId::new(port)? })
+    Some(Server {
+        id: ServerId(id),
+        key: SwitchKey::from_bytes(key),
+        address: Address(address),
+        mac: Mac(mac),
+        port: PortId::new(port)?,
+        encapsulation: is_encapsulated.then_some(Encapsulation { next_hop }),
+    })
 }
 
 /// Whether two values of `struct server` are configured servers with one key.
@@ -241,14 +254,24 @@ pub(super) fn is_same_sender(one: &[u8], other: &[u8]) -> bool {
     one[..16] == other[..16] && one[IS_CONFIGURED] != 0 && other[IS_CONFIGURED] != 0
 }
 
-/// `struct server` of a configured server.
-pub(super) fn server(key: &[u8; 16], address: Address, mac: Mac, port: u8) -> Vec<u8> {
-    Writer::new().bytes(key).bytes(&address.0).mac(mac).u8(port).u8(1).finish(40)
+/// `struct server` of a configured server. `port`: its number, or that of the local server's port.
+pub(super) fn server(server: &Server, port: PortId) -> Vec<u8> {
+    let next_hop = server.encapsulation.map_or(server.mac, |encapsulation| encapsulation.next_hop);
+    Writer::new()
+        .bytes(server.key.as_bytes())
+        .bytes(&server.address.0)
+        .mac(server.mac)
+        .u8(port.number())
+        .u8(1)
+        .mac(next_hop)
+        .u8(server.encapsulation.is_some().into())
+        .u8(0)
+        .finish(SERVER_BYTES)
 }
 
 /// `struct server` of an id that is not configured.
 pub(super) fn no_server() -> Vec<u8> {
-    vec![0; 40]
+    vec![0; SERVER_BYTES]
 }
 
 #[cfg(test)]
@@ -284,8 +307,15 @@ mod tests {
 
     #[test]
     fn a_foreign_layout_is_recognized_by_its_first_bytes() {
-        let ours = Settings { control_port: 1, server_last: 2, epoch: 3, owner_timeout_ns: 4, is_host: true }
-            .value();
+        let ours = Settings {
+            control_port: 1,
+            server_last: 2,
+            epoch: 3,
+            owner_timeout_ns: 4,
+            is_host: true,
+            local: 5,
+        }
+        .value();
         assert_eq!(Settings::version_and_epoch(&ours), Some((LAYOUT_VERSION, 3)));
         assert_eq!(Settings::version_and_epoch(&ours[..3]), None);
         assert_eq!((Settings::mode(&ours), Settings::mode(&ours[..24])), (Some(Mode::Host), None));

@@ -20,7 +20,7 @@ pub const PINS: &str = "/sys/fs/bpf/spillway";
 
 /// `BPF_FS_MAGIC` in <linux/magic.h>.
 const BPF_FS: u32 = 0xcafe_4a11;
-/// The maps that are pinned: all but the constants and the program's working memory (`scratch`).
+/// The maps that are pinned: all but the constants and the program's working memory (`scratch` and `error_scratch`).
 const MAPS: [&str; 15] = [
     "settings",
     "shared",

@@ -18,6 +18,8 @@ const XDP_REDIRECT: u32 = 4;
 const RUN_BYTES: usize = 24;
 /// Bytes of `struct xdp_md` in <linux/bpf.h>.
 const CONTEXT_BYTES: usize = 24;
+/// The most by which the program makes a frame longer: the outer header of a tunnel.
+const GROWTH_BYTES_MAX: usize = 40;
 /// In test runs the key of a port in the map `interfaces` is this number plus the port's number: above all real indexes.
 const TEST_INTERFACE: u32 = 1 << 30;
 
@@ -69,7 +71,7 @@ fn action_of(mode: Mode, verdict: Verdict, returned: u32, ingress: PortId, egres
     let (action, expected) = match verdict {
         Verdict::Passed => (Action::Pass, XDP_PASS),
         Verdict::Flooded => (Action::Flood, XDP_REDIRECT),
-        Verdict::Answered => (Action::Answer, sent),
+        Verdict::Answered | Verdict::TooLongAnswered => (Action::Answer, sent),
         drop if drop >= Verdict::DropUnknownPort => (Action::Drop, XDP_DROP),
         _ if is_local(port) => (Action::Pass, if is_local(ingress) { XDP_TX } else { XDP_PASS }),
         _ => (Action::To(port), sent),
@@ -108,7 +110,7 @@ fn run_on(program: &ProgramMut<'_>, metadata_bytes: usize, data: &[u8]) -> libbp
     let mut context = [0; CONTEXT_BYTES];
     context[..4].copy_from_slice(&(metadata_bytes as u32).to_ne_bytes());
     context[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
-    let mut after = vec![0; data.len()];
+    let mut after = vec![0; data.len() + GROWTH_BYTES_MAX];
     let input = ProgramInput {
         context_in: Some(&mut context),
         data_in: Some(data),
@@ -118,5 +120,7 @@ fn run_on(program: &ProgramMut<'_>, metadata_bytes: usize, data: &[u8]) -> libbp
     };
     let output = program.test_run(input)?;
     let (returned, duration) = (output.return_value, output.duration);
+    let length = output.data.map_or(0, |data| data.len());
+    after.truncate(length);
     Ok(Outcome { returned, duration, data: after })
 }

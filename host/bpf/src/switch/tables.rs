@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use libbpf_rs::{MapCore, MapFlags, Object};
-use spillway_rules::config::{Config, PORTS_MAX, SENDERS_MAX};
+use spillway_rules::config::{Config, PORTS_MAX, SENDERS_MAX, Server};
 use spillway_rules::{Address, Mode, PortId, ServerId};
 use spillway_wire::packet::ethernet::Mac;
 
@@ -118,6 +118,7 @@ impl Tables {
             epoch,
             owner_timeout_ns: u64::try_from(config.owner_timeout.as_nanos()).unwrap_or(u64::MAX),
             is_host: config.mode == Mode::Host,
+            local: config.local_server().map_or(0, |server| server.id.0),
         };
         [
             ports(config),
@@ -178,13 +179,20 @@ fn ports(config: &Config) -> Entries {
 }
 
 fn servers(config: &Config) -> Entries {
-    let daemon =
-        layout::server(config.daemon_key.as_bytes(), Address::ZERO, Mac::ZERO, PortId::DAEMON.number());
+    let daemon = Server {
+        id: ServerId::DAEMON,
+        key: config.daemon_key.clone(),
+        address: Address::ZERO,
+        mac: Mac::ZERO,
+        port: PortId::DAEMON,
+        encapsulation: None,
+    };
+    let daemon = layout::server(&daemon, PortId::DAEMON);
     let local = config.local_server().map(|server| server.id);
     let value = |id| match config.server(ServerId(id)) {
         Some(server) => {
             let port = if Some(server.id) == local { PortId::LOCAL } else { server.port };
-            layout::server(server.key.as_bytes(), server.address, server.mac, port.number())
+            layout::server(server, port)
         }
         None => layout::no_server(),
     };

@@ -61,6 +61,7 @@ pub fn config(servers: u8) -> Config {
                 mac: port_mac(number),
                 is_server: number != 0,
                 may_own: if number == 0 { Services::NONE } else { [SERVICE].into_iter().collect() },
+                mtu: 1500,
             })
             .collect(),
         stations: (0..=servers).map(|host| Station { mac: mac(host), port: port(host.min(62)) }).collect(),
@@ -75,6 +76,7 @@ pub fn config(servers: u8) -> Config {
                 address: address(place_of(id)),
                 mac: mac(id),
                 port: port(id.min(62)),
+                encapsulation: None,
             })
             .collect(),
         places: std::iter::once(Place {

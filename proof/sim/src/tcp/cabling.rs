@@ -161,6 +161,7 @@ impl Cabling {
                 } else {
                     Services::NONE
                 },
+                mtu: 1500,
             })
             .collect();
         let mut stations: Vec<Station> = cables()
@@ -168,7 +169,7 @@ impl Cabling {
             .collect();
         if let Some(ip) = self.rogue {
             let (id, mac) = (port_id(self.rogue_port()), port_mac(self.rogue_port()));
-            ports.push(Port { id, mac, is_server: false, may_own: Services::NONE });
+            ports.push(Port { id, mac, is_server: false, may_own: Services::NONE, mtu: 1500 });
             stations.push(Station { mac: mac_of(ip), port: id });
         }
         let in_rack = || cables().filter(|_| is_in_rack);
@@ -178,6 +179,7 @@ impl Cabling {
             address: Address::from(self.address(cable).0),
             mac: self.address(cable).1,
             port: port_id(self.port_of(cable)),
+            encapsulation: None,
         };
         Config {
             mode: spillway_rules::Mode::Gateway,

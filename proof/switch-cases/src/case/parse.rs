@@ -27,6 +27,7 @@
 //! After the verdict: `to PORT ...` for the egress; for `answered` and `relayed` the message's fields; then changes of
 //! the packet. `answered STATUS FIELDS` starts from the packet with its ends swapped, flags, tag and hop limit set,
 //! and state, generation and owner zero (hello and heartbeats keep the owner; list keeps the generation).
+//! `too-long-answered to PORT mtu N` is the ICMP error about the packet, to its sender.
 //! `relayed to PORT for SERVER [port N] FIELDS` starts from the packet addressed to the server's control port.
 
 use std::collections::BTreeMap;
@@ -220,6 +221,11 @@ impl Writer {
                 packet
             }
             "relayed" => self.read_relayed(packet, line)?,
+            "too-long-answered" => {
+                line.expect("mtu")?;
+                let mtu = line.number("an MTU")?;
+                packet.too_long(mtu).ok_or_else(|| word.error("the packet is not IP, or too short"))?
+            }
             "flooded" if ports.is_empty() => {
                 ports = setup.flooded(ingress);
                 packet.clone()

@@ -8,8 +8,11 @@ use super::{Arp, Body, Content, Edit, Fragment, Ip, Packet, Payload, Tcp, Udp};
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
+/// The bits of the traffic class without ECN.
+const DSCP: u8 = 0xfc;
+const IP_IN_IP: u8 = 4;
+const IPV6_IN_IP: u8 = 41;
 const FRAGMENT_HEADER: u8 = 44;
-const IDENTIFICATION: u16 = 0x4242;
 /// Of later fragments, in units of 8 bytes.
 const FRAGMENT_OFFSET: u16 = 185;
 
@@ -23,8 +26,12 @@ impl Packet {
         }
         match &self.body {
             Body::Ip(ip) => {
-                bytes.extend(if ip.source.is_ipv4() { IPV4 } else { IPV6 }.to_be_bytes());
-                bytes.extend(ip.bytes());
+                let packet = match self.tunnel {
+                    Some(ends) => ip.in_tunnel(ends),
+                    None => ip.clone(),
+                };
+                bytes.extend(if packet.source.is_ipv4() { IPV4 } else { IPV6 }.to_be_bytes());
+                bytes.extend(packet.bytes());
             }
             Body::Arp(arp) => {
                 bytes.extend(ARP.to_be_bytes());
@@ -63,7 +70,24 @@ impl Arp {
 }
 
 impl Ip {
-    fn bytes(&self) -> Vec<u8> {
+    /// The packet of a tunnel between these addresses that has this packet in it.
+    fn in_tunnel(&self, (source, destination): (IpAddr, IpAddr)) -> Ip {
+        let protocol = if self.source.is_ipv4() { IP_IN_IP } else { IPV6_IN_IP };
+        Ip {
+            source,
+            destination,
+            hop_limit: 64,
+            class: self.class & DSCP,
+            identification: 0,
+            option_words: 0,
+            extensions: Vec::new(),
+            fragment: Fragment::None,
+            checksum_error: 0,
+            payload: Payload::Other(protocol, self.bytes()),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> Vec<u8> {
         let payload = self.payload.bytes(self.source, self.destination);
         match (self.source, self.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -79,11 +103,12 @@ impl Ip {
 
     fn bytes_v4(&self, source: [u8; 4], destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
         let header_bytes = 20 + 4 * usize::from(self.option_words);
-        let mut bytes = vec![0x45 + self.option_words, 0];
+        let mut bytes = vec![0x45 + self.option_words, self.class];
         bytes.extend(length(header_bytes + payload.len()).to_be_bytes());
-        bytes.extend(IDENTIFICATION.to_be_bytes());
+        bytes.extend(self.identification.to_be_bytes());
         let fragment = match self.fragment {
             Fragment::None | Fragment::Atomic => 0x4000,
+            Fragment::Permitted => 0,
             Fragment::First => 0x2000,
             Fragment::Later => 0x2000 | FRAGMENT_OFFSET,
         };
@@ -115,7 +140,7 @@ impl Ip {
             headers.push((*kind, header));
         }
         let offset = match self.fragment {
-            Fragment::None => None,
+            Fragment::None | Fragment::Permitted => None,
             Fragment::First => Some(1),
             Fragment::Later => Some(FRAGMENT_OFFSET << 3 | 1),
             Fragment::Atomic => Some(0),
@@ -123,7 +148,7 @@ impl Ip {
         if let Some(offset) = offset {
             let mut header = vec![0, 0];
             header.extend(u16::to_be_bytes(offset));
-            header.extend(u32::from(IDENTIFICATION).to_be_bytes());
+            header.extend(u32::from(self.identification).to_be_bytes());
             headers.push((FRAGMENT_HEADER, header));
         }
         let mut next = self.payload.protocol();
@@ -132,7 +157,7 @@ impl Ip {
         }
         let content: Vec<u8> =
             headers.iter().flat_map(|(_, header)| header).chain(payload).copied().collect();
-        let mut bytes = vec![0x60, 0, 0, 0];
+        let mut bytes = vec![0x60 | self.class >> 4, self.class << 4, 0, 0];
         bytes.extend(length(content.len()).to_be_bytes());
         bytes.extend([next, self.hop_limit]);
         bytes.extend(source);
@@ -156,6 +181,13 @@ impl Payload {
             }
             Payload::Error(error) => {
                 if error.quoted.source.is_ipv6() {
+                    58
+                } else {
+                    1
+                }
+            }
+            Payload::TooLong(_, quoted) => {
+                if quoted.first().is_some_and(|byte| byte >> 4 == 6) {
                     58
                 } else {
                     1
@@ -195,6 +227,14 @@ impl Payload {
                 let bytes = [&[error.kind, 0, 0, 0, 0, 0, 5, 0x14], &quoted[..]].concat();
                 let pseudo = if source.is_ipv6() { pseudo(&bytes) } else { Vec::new() };
                 let check = checksum(&[&pseudo, &bytes], error.checksum_error);
+                [&bytes[..2], &check.to_be_bytes(), &bytes[4..]].concat()
+            }
+            Payload::TooLong(mtu, quoted) => {
+                let (kind, code) = if source.is_ipv4() { (3, 4) } else { (2, 0) };
+                let [high, low] = mtu.to_be_bytes();
+                let bytes = [&[kind, code, 0, 0, 0, 0, high, low], &quoted[..]].concat();
+                let pseudo = if source.is_ipv6() { pseudo(&bytes) } else { Vec::new() };
+                let check = checksum(&[&pseudo, &bytes], 0);
                 [&bytes[..2], &check.to_be_bytes(), &bytes[4..]].concat()
             }
             Payload::Other(_, bytes) => bytes.clone(),

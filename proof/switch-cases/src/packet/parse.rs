@@ -24,10 +24,12 @@
 //! | `about web-b` | destination of an error, and source of the packet that it quotes |
 //! | `quoted ttl 3` | a change of the quoted packet |
 //! | `vlan 5`, `vlan 5 7`, `service-vlan 5 7` | tags, from outside; 802.1ad for the first of `service-vlan`; `vlan none` |
+//! | `tunnel A > X`, `tunnel none` | an outer IP header from and to the addresses of these servers, or none |
 //! | `ttl 1` | TTL or hop limit |
+//! | `class 185` | DSCP and ECN |
 //! | `options 2` | words of IPv4 options |
 //! | `extensions hop routing destination long fragment` | IPv6 extension headers; `long` are 24 bytes of destination options, `fragment` is a first fragment's |
-//! | `fragment first`, `later`, `atomic` | see [`Fragment`] |
+//! | `fragment first`, `later`, `atomic`, `permitted` | see [`Fragment`] |
 //! | `checksum 5`, `ip-checksum 5`, `checksum none` | makes a checksum wrong; `none` for UDP |
 //! | `length -1` | makes the length of UDP wrong |
 //! | `message load 5` | fields of the control message |
@@ -110,6 +112,7 @@ impl Packet {
                 }
                 line.accept("none");
             }
+            "tunnel" => self.tunnel = read_tunnel(setup, line)?,
             "about" => {
                 let is_v6 = matches!(&self.body, Body::Ip(ip) if ip.source.is_ipv6());
                 let at = setup.read_endpoint(line, is_v6)?;
@@ -173,6 +176,7 @@ impl Ip {
     fn read_change(&mut self, change: Word<'_>, line: &mut Line<'_>) -> Result<(), TextError> {
         match (change.text, &mut self.payload) {
             ("ttl", _) => self.hop_limit = line.number("a number up to 255")?,
+            ("class", _) => self.class = line.number("a number up to 255")?,
             ("options", _) => self.option_words = line.number("a number of words")?,
             ("extensions", _) => {
                 self.extensions.clear();
@@ -182,12 +186,13 @@ impl Ip {
                 }
             }
             ("fragment", _) => {
-                let word = line.word("first, later or atomic")?;
+                let word = line.word("first, later, atomic or permitted")?;
                 self.fragment = match word.text {
                     "first" => Fragment::First,
                     "later" => Fragment::Later,
                     "atomic" => Fragment::Atomic,
-                    _ => return Err(word.error("expected first, later or atomic")),
+                    "permitted" => Fragment::Permitted,
+                    _ => return Err(word.error("expected first, later, atomic or permitted")),
                 };
             }
             ("ip-checksum", _) => self.checksum_error = line.number("a number")?,
@@ -201,6 +206,21 @@ impl Ip {
         }
         Ok(())
     }
+}
+
+/// Reads the ends of a tunnel: servers or addresses.
+fn read_tunnel(setup: &Setup, line: &mut Line<'_>) -> Result<Option<(IpAddr, IpAddr)>, TextError> {
+    if line.accept("none") {
+        return Ok(None);
+    }
+    let end = |word: Word<'_>| {
+        let server = setup.servers.get(word.text).map(|server| server.address);
+        let address = server.or_else(|| word.text.parse().ok());
+        address.ok_or_else(|| word.error(format!("`{}` is not a server or an address", word.text)))
+    };
+    let source = end(line.word("a server")?)?;
+    line.expect(">")?;
+    Ok(Some((source, end(line.word("a server")?)?)))
 }
 
 fn extension(name: &str) -> Option<(u8, u8)> {
@@ -252,6 +272,7 @@ fn read_body(context: &mut PacketContext<'_>, line: &mut Line<'_>) -> Result<Pac
                 source: Mac::default(),
                 destination: Mac::default(),
                 vlan_tags: Vec::new(),
+                tunnel: None,
                 body,
                 edits: Vec::new(),
             });
@@ -385,6 +406,7 @@ fn read_arp(setup: &Setup, line: &mut Line<'_>) -> Result<Packet, TextError> {
         source: sender.0,
         destination: if is_request { Mac::BROADCAST } else { target.0 },
         vlan_tags: Vec::new(),
+        tunnel: None,
         body: Body::Arp(Arp { operation: if is_request { 1 } else { 2 }, sender, target }),
         edits: Vec::new(),
     })

@@ -27,6 +27,14 @@ const RELAYED: [(&str, &[&str]); 2] = [("prepare", &["ok"]), ("prepared", &["ok"
 const GATEWAY_ONLY: [&str; 7] =
     ["switched", "routed", "flooded", "link-local", "same-port", "control-port", "announcement"];
 
+/// Verdicts that only host mode has.
+const HOST_ONLY: [&str; 4] = ["encapsulated", "decapsulated", "too-long-answered", "too-long"];
+
+/// Verdicts that a mode does not have.
+fn foreign(is_host: bool) -> &'static [&'static str] {
+    if is_host { &GATEWAY_ONLY } else { &HOST_ONLY }
+}
+
 /// Kinds of control messages with the statuses that answers to them can have.
 pub fn reachable_answers() -> BTreeSet<(u8, u8)> {
     let pairs =
@@ -73,7 +81,7 @@ impl RandomCoverage {
             .iter()
             .enumerate()
             .filter(|(index, _)| !self.verdicts.contains_key(&Verdict(*index)))
-            .filter(|(_, verdict)| !(is_host && GATEWAY_ONLY.contains(verdict)))
+            .filter(|(_, verdict)| !foreign(is_host).contains(verdict))
             .map(|(_, verdict)| (*verdict).to_owned())
             .collect();
         let lists = [("answer", &self.answers, &REACHABLE[..]), ("relay", &self.relays, &RELAYED[..])];
@@ -92,7 +100,7 @@ impl RandomCoverage {
 
     /// Verdicts that the mode does not have, and kinds with statuses that the list of reachable ones does not have.
     pub fn unexpected(&self, is_host: bool) -> Vec<String> {
-        let is_foreign = |verdict: &&Verdict| is_host && GATEWAY_ONLY.contains(&VERDICTS[verdict.0]);
+        let is_foreign = |verdict: &&Verdict| foreign(is_host).contains(&VERDICTS[verdict.0]);
         let mut unexpected: Vec<String> =
             self.verdicts.keys().filter(is_foreign).map(|verdict| format!("{verdict:?}")).collect();
         let lists = [("answer", &self.answers, &REACHABLE[..]), ("relay", &self.relays, &RELAYED[..])];
@@ -144,8 +152,11 @@ mod tests {
         }
         let nothing = RandomCoverage::default();
         let relayed: usize = RELAYED.iter().map(|(_, statuses)| statuses.len()).sum();
-        assert!(GATEWAY_ONLY.iter().all(|verdict| VERDICTS.contains(verdict)));
-        assert_eq!(nothing.missing(true).len() + GATEWAY_ONLY.len(), nothing.missing(false).len());
-        assert_eq!(nothing.missing(false).len(), VERDICTS.len() + reachable_answers().len() + relayed);
+        let answers = reachable_answers().len() + relayed;
+        for is_host in [false, true] {
+            assert!(foreign(is_host).iter().all(|verdict| VERDICTS.contains(verdict)));
+            let verdicts = VERDICTS.len() - foreign(is_host).len();
+            assert_eq!(nothing.missing(is_host).len(), verdicts + answers);
+        }
     }
 }

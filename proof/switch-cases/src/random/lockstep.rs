@@ -109,6 +109,7 @@ fn draw(world: &mut World) -> Drawn {
         58..75 => world.client_packet(),
         75..88 => world.server_packet(),
         88..92 => world.icmp_error(),
+        92..95 if world.setup.is_host => world.tunnel_packet(),
         _ => world.other_frame(),
     };
     world.mutate(&mut drawn);

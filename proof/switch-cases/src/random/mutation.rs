@@ -57,9 +57,10 @@ impl World {
     }
 
     fn mutate_ip(&mut self, drawn: &mut Drawn) {
-        let change = self.random.below(6);
+        let change = self.random.below(7);
         let hop_limit = self.pick(&[0, 1, 2, 63, 65, 255]);
-        let fragment = self.pick(&[Fragment::First, Fragment::Later, Fragment::Atomic]);
+        let fragment = self.pick(&[Fragment::First, Fragment::Later, Fragment::Atomic, Fragment::Permitted]);
+        let class = self.pick(&[0, 3, 0xb8, 0xff]);
         let option_words = self.pick(&[1, 2, 10]);
         let checksum_error = self.pick(&[1, 0x8000, 0xfffe, 0xffff]);
         let extensions: Vec<(u8, u8)> = (0..self.random.below(11))
@@ -71,6 +72,7 @@ impl World {
             1 => ip.fragment = fragment,
             2 => ip.option_words = option_words,
             3 => ip.checksum_error = checksum_error,
+            6 => ip.class = class,
             4 => match &mut ip.payload {
                 Payload::Tcp(tcp) => tcp.checksum_error = checksum_error,
                 Payload::Error(error) => error.checksum_error = checksum_error,

@@ -6,7 +6,7 @@ use super::world::{KnownFlow, World};
 use crate::mac::Mac;
 use crate::message::numbers::state;
 use crate::packet::{Arp, Body, Content, Fragment, IcmpError, Packet, Payload, tcp_flags};
-use crate::setup::{DAEMON_PORT, EGRESS, HOST_PORT, Host, LOCAL_PORT};
+use crate::setup::{DAEMON_PORT, EGRESS, HOST_PORT, Host, LOCAL_PORT, Place};
 
 /// A frame and the port at which it arrives.
 pub(super) struct Drawn {
@@ -15,7 +15,9 @@ pub(super) struct Drawn {
 }
 
 const ETHERNET_TYPES: [u16; 5] = [0x88b5, 0x88cc, 0x0806, 0x0800, 0x86dd];
-const PROTOCOLS: [u8; 4] = [47, 132, 4, 58];
+const PROTOCOLS: [u8; 5] = [47, 132, 4, 41, 58];
+/// Bytes of data above which a segment may not fit into a tunnel.
+const LONG: usize = 500;
 
 impl World {
     /// A client's packet of one of the flows.
@@ -62,6 +64,45 @@ impl World {
         Drawn { ingress, packet }
     }
 
+    /// In host mode, a packet in a tunnel: mostly one from the arbiter of a service for a place of the local server.
+    pub(super) fn tunnel_packet(&mut self) -> Drawn {
+        let places: Vec<Place> = self.setup.places.values().cloned().collect();
+        let is_local =
+            |place: &Place| self.setup.server_at(LOCAL_PORT).is_some_and(|one| one.id == place.server);
+        let local: Vec<Place> = places.iter().filter(|place| is_local(place)).cloned().collect();
+        let is_likely = self.chance(70) && !local.is_empty();
+        let index = self.index(if is_likely { local.len() } else { places.len() });
+        let place = if is_likely { &local[index] } else { &places[index] };
+        let client =
+            self.flows.iter().map(|flow| flow.client).find(|one| one.is_ipv4() == place.at.is_ipv4());
+        let client = client.unwrap_or(place.at);
+        let mut packet = Packet::tcp(client, place.at, self.flags());
+        self.fill_tcp(&mut packet, false);
+        if self.chance(20) {
+            let mut segment = Packet::tcp(place.at, client, self.flags());
+            self.fill_tcp(&mut segment, true);
+            let Body::Ip(quoted) = segment.body else { unreachable!("TCP is in IP") };
+            let kind = self.pick(&[1_u8, 3, 4]);
+            let error =
+                IcmpError { kind, quoted: Box::new(quoted), bytes: self.pick(&[28, 60]), checksum_error: 0 };
+            packet = Packet::ip(client.ip(), place.at.ip(), Payload::Error(error));
+        }
+        let servers: Vec<IpAddr> = self.setup.servers.values().map(|server| server.address).collect();
+        let arbiter = places.iter().find(|one| one.at == place.service).map_or(0, |one| one.server);
+        let arbiter = self.setup.server(arbiter).map(|server| server.address);
+        let here = self.setup.server_at(LOCAL_PORT).map(|server| server.address);
+        let mut end = |likely: Option<IpAddr>| {
+            likely.filter(|_| self.chance(80)).unwrap_or_else(|| self.pick(&servers))
+        };
+        let (source, destination) = (end(arbiter), end(here));
+        if source.is_ipv4() == destination.is_ipv4() {
+            packet.tunnel = Some((source, destination));
+        }
+        packet.source = self.setup.mac("gateway").unwrap_or_default();
+        packet.destination = self.port_mac(HOST_PORT);
+        Drawn { ingress: HOST_PORT, packet }
+    }
+
     /// Frames of other kinds.
     pub(super) fn other_frame(&mut self) -> Drawn {
         let hosts: Vec<Host> = self.setup.hosts.values().cloned().collect();
@@ -76,6 +117,7 @@ impl World {
                 source: source.mac,
                 destination: target.mac,
                 vlan_tags: Vec::new(),
+                tunnel: None,
                 body: Body::Other(self.pick(&ETHERNET_TYPES), vec![0; 46]),
                 edits: Vec::new(),
             },
@@ -202,6 +244,7 @@ impl World {
             source: source.mac,
             destination: if is_request { Mac::BROADCAST } else { target.mac },
             vlan_tags: Vec::new(),
+            tunnel: None,
             body: Body::Arp(Arp {
                 operation: if is_request { 1 } else { 2 },
                 sender: (source.mac, if self.chance(20) { wanted } else { octets(&source.addresses) }),
@@ -262,10 +305,15 @@ impl World {
         tcp.sequence = number(sequence);
         tcp.acknowledgement = number(acknowledged);
         tcp.option_words = options;
-        tcp.data = if is_from_server { data } else { data.into_iter().take(2).collect() };
+        // Short segments of clients acknowledge and claim the same numbers often. Long ones may not fit into a tunnel.
+        tcp.data =
+            if is_from_server || data.len() > LONG { data } else { data.into_iter().take(2).collect() };
     }
 
     fn data(&mut self) -> Vec<u8> {
+        if self.setup.is_host && self.chance(10) {
+            return vec![7; LONG + self.index(1500 - LONG)];
+        }
         let length = self.pick(&[0_u8, 0, 1, 2, 7, 31, 128, 200]);
         (0..length).collect()
     }

@@ -8,7 +8,7 @@ use spillway_parts::Random;
 use crate::mac::Mac;
 use crate::message::numbers::{kind, state, status};
 use crate::message::view::MessageView;
-use crate::setup::{Host, LOCAL_PORT, Place, Port, Server, Setup};
+use crate::setup::{DAEMON, Host, LOCAL_PORT, Place, Port, Server, Setup};
 
 /// Maximum numbers of flows with an entry. Sequences fill the small tables.
 const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
@@ -16,6 +16,8 @@ const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
 const SERVICE_FLOWS_MAX: [u32; 3] = [1, 3, 10];
 /// Owner timeouts in ms.
 const TIMEOUTS_MS: [u64; 4] = [50, 150, 300, 1_000];
+/// MTUs of a host's interface. Some do not allow for the shortest path MTU of IPv6, or of IPv4, in a tunnel.
+const MTUS: [u16; 6] = [1500, 1500, 1310, 700, 590, 120];
 /// Times are multiples of this: with a coarse one, limits are often met exactly.
 const GRAINS_NS: [u64; 3] = [1, 1_000_000, 10_000_000];
 /// Number of clients' ports.
@@ -77,6 +79,9 @@ pub fn random_setup(base: &Setup, random: &mut Random) -> Setup {
             setup.service_flows_max.insert(place.number, pick(random, &SERVICE_FLOWS_MAX));
         }
     }
+    if setup.is_host {
+        choose_tunnels(&mut setup, random);
+    }
     setup.owner_timeout_ns = pick(random, &TIMEOUTS_MS) * 1_000_000;
     setup.epoch = 1 + random.below(u64::MAX / 2);
     let is_rack = |port: &Port| port.is_server && port.number != LOCAL_PORT;
@@ -95,6 +100,20 @@ pub fn random_setup(base: &Setup, random: &mut Random) -> Setup {
     setup
 }
 
+/// Chooses the family of the servers' addresses, the servers in other racks, and the MTU.
+fn choose_tunnels(setup: &mut Setup, random: &mut Random) {
+    let is_v6 = random.below(3) == 0;
+    let gateway = setup.mac("gateway");
+    let hosts = setup.hosts.clone();
+    for (name, server) in setup.servers.iter_mut().filter(|(_, server)| server.id != DAEMON) {
+        let addresses = hosts.get(name).map_or(&[][..], |host| &host.addresses);
+        server.address =
+            addresses.iter().copied().find(|address| address.is_ipv6() == is_v6).unwrap_or(server.address);
+        server.next_hop = gateway.filter(|_| server.port != LOCAL_PORT && random.below(5) < 2);
+    }
+    setup.ports.values_mut().for_each(|port| port.mtu = pick(random, &MTUS));
+}
+
 fn add_server(setup: &mut Setup, random: &mut Random, rack: &str, id: u8, index: u8) {
     let name = format!("S{id}");
     let Some(port) = setup.port_number(rack) else { return };
@@ -102,10 +121,14 @@ fn add_server(setup: &mut Setup, random: &mut Random, rack: &str, id: u8, index:
         (Ipv4Addr::new(10, 0, 1, index), Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, index.into()));
     let mac = Mac([2, 0, 0, 0, 2, index]);
     let address: IpAddr = if random.below(4) == 0 { v6.into() } else { v4.into() };
+    // The addresses of a tunnel have one family.
+    let local = setup.server_at(LOCAL_PORT).filter(|_| setup.is_host);
+    let may_tunnel = local.is_some_and(|local| local.address.is_ipv4() == address.is_ipv4());
+    let next_hop = setup.mac("gateway").filter(|_| may_tunnel && random.below(3) == 0);
     setup.hosts.insert(name.clone(), Host { mac, port: Some(port), addresses: vec![v4.into(), v6.into()] });
     let mut key = [0x11; 16];
     key[..8].copy_from_slice(&random.word().to_le_bytes());
-    setup.servers.insert(name, Server { id, key, address, mac, port });
+    setup.servers.insert(name, Server { id, key, address, mac, port, next_hop });
     let may_own = &setup.ports[rack].may_own;
     let services: Vec<Place> = setup
         .places

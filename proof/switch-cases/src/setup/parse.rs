@@ -8,6 +8,7 @@
 //! own 10.0.0.254 2001:db8::254
 //! control 10.0.0.254 2001:db8::254 port 7100
 //! server A 1 key 000102030405060708090a0b0c0d0e0f at 10.0.0.1
+//! server X 9 key 0102030405060708090a0b0c0d0e0f10 at 10.9.0.2 encapsulated via gateway
 //! service web 10.0.0.1:80 number 7 owner A
 //! place web-b 10.0.0.2:8080 for web at B
 //! flows 16
@@ -17,7 +18,7 @@
 //! ```
 //!
 //! `mode host`: the switch runs on a server's own interface, the port with number 0. That server's host is at a port with
-//! number 62. `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same
+//! number 62. `port eth0 0 mac 02:00:00:00:00:01 mtu 900 server` has another MTU than 1500. `bound 7 4`: the service with number 7 has at most 4 flows. A definition replaces an earlier one of the same
 //! name. The daemon's port has the name `daemon` and needs no definition.
 
 use std::net::{IpAddr, SocketAddr};
@@ -89,8 +90,9 @@ impl Setup {
         }
         line.expect("mac")?;
         let mac = line.parse("a MAC")?;
+        let mtu = if line.accept("mtu") { line.number("an MTU")? } else { 1500 };
         let is_server = line.accept("server");
-        let mut port = Port { number, mac, is_server, may_own: [].into() };
+        let mut port = Port { number, mac, is_server, may_own: [].into(), mtu };
         if line.accept("may-own") {
             while let Some(service) = line.accept_parsed() {
                 port.may_own.insert(service);
@@ -141,7 +143,12 @@ impl Setup {
             Some(Host { mac, port: Some(port), .. }) => (*mac, *port),
             _ => return Err(name.error(format!("`{}` is not a host at a port", name.text))),
         };
-        self.servers.insert(name.text.into(), Server { id, key, address, mac, port });
+        let mut next_hop = None;
+        if line.accept("encapsulated") {
+            line.expect("via")?;
+            next_hop = Some(self.read_mac(line)?);
+        }
+        self.servers.insert(name.text.into(), Server { id, key, address, mac, port, next_hop });
         Ok(())
     }
 

@@ -39,12 +39,12 @@ impl Reader<'_> {
                 self.has_broken_port = true;
                 continue;
             };
-            let mac = self.mac_of_interface(&interface, &span);
+            let (mac, mtu) = self.mac_and_mtu(&interface, &span);
             let number = u8::try_from(ports.len()).unwrap_or(u8::MAX);
             if may_own.is_none() {
                 self.unclear_ports.insert(number);
             }
-            ports.push(Port { number, interface, mac, may_own: may_own.unwrap_or_default() });
+            ports.push(Port { number, interface, mac, mtu, may_own: may_own.unwrap_or_default() });
         }
         self.check_owners(services, &ports);
         ports
@@ -122,18 +122,19 @@ impl Reader<'_> {
         None
     }
 
-    fn mac_of_interface(&mut self, interface: &str, span: &Range<usize>) -> Mac {
+    fn mac_and_mtu(&mut self, interface: &str, span: &Range<usize>) -> (Mac, u16) {
+        const MISSING: (Mac, u16) = (Mac::ZERO, Port::MTU_DEFAULT);
         if !self.reading.reads_host {
-            return Mac::ZERO;
+            return MISSING;
         }
         let found = Interface::find(interface);
         // The interface of a guest or of a card can appear later; the daemon then attaches the port.
         if found.is_err() && is_missing(interface) {
-            return Mac::ZERO;
+            return MISSING;
         }
-        let Some(found) = self.values.checked(span, found) else { return Mac::ZERO };
+        let Some(found) = self.values.checked(span, found) else { return MISSING };
         self.own_macs.insert(found.mac, interface.to_owned());
-        found.mac
+        (found.mac, Port::mtu_of(&found))
     }
 
     /// Numbers of the services that the servers of a port may own, in order. `None`: the list has an error.

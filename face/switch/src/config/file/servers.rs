@@ -69,9 +69,10 @@ impl Reader<'_> {
         let (mac, port) = (self.server_mac(mac?, port, config, others)?, port?);
         let (name, address, (key_file, key)) = (name?, address?, key?);
         let places = self.places(section, &name, port, services);
+        let encapsulation = self.encapsulation(section, mac);
         let (id, has_fixed_id) = (id.unwrap_or(0), id.is_some());
         let port = port.number;
-        Some(Server { name, id, has_fixed_id, address, mac, port, key_file, key, places })
+        Some(Server { name, id, has_fixed_id, address, mac, port, encapsulation, key_file, key, places })
     }
 
     fn id(&mut self, setting: &Any, others: &[Server]) -> Option<u8> {

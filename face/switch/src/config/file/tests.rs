@@ -133,6 +133,7 @@ fn every_key_is_read() {
         address = "2001:db8::5"
         mac = "02:00:00:00:00:05"
         port = "eth1"
+        encapsulate = false
         key_file = "a.key"
         places = [{ address = "[2001:db8::5]:21211", service = "cache", endpoint = "[2001:db8::5]:11211" }]
     "#;
@@ -338,6 +339,39 @@ fn a_host_has_one_port_and_is_one_of_the_servers() {
     assert!(unowned.starts_with("4:1: name the services that servers may own"), "{unowned}");
     let none = first("[switch]\nmode = \"host\"\ncontrol = [\"10.0.0.5:9511\"]\n");
     assert!(none.starts_with("1:1: mode = \"host\" needs this server's own interface"), "{none}");
+}
+
+#[test]
+fn servers_of_other_racks_are_encapsulated() {
+    let with =
+        |lines: &str| host().replace("key_file = \"b.key\"", &format!("key_file = \"b.key\"\n{lines}"));
+    let router = "next_hop = \"02:00:00:00:00:fe\"";
+    let config = valid(&with(&format!("encapsulate = true\n{router}")));
+    let next_hop =
+        |config: &SwitchConfig| config.servers[1].encapsulation.map(|one| one.next_hop.to_string());
+    assert_eq!(next_hop(&config).as_deref(), Some("02:00:00:00:00:fe"));
+    assert_eq!(valid(&config.to_string()).to_string(), config.to_string());
+    assert_eq!(next_hop(&valid(&with("encapsulate = true"))).as_deref(), Some("02:00:00:00:00:06"));
+    assert_eq!(next_hop(&valid(&with("encapsulate = false"))), None);
+    assert_eq!(config.tunnel_packet_max(&config.servers[1]), None, "the interface was not read");
+    let mut keyed = config.clone();
+    keyed.ports[0].mac = keyed.servers[0].mac;
+    assert_eq!(keyed.tunnel_packet_max(&keyed.servers[1]), Some(1480));
+    assert_eq!(keyed.tunnel_packet_max(&keyed.servers[0]), None);
+    for (lines, expected) in [
+        ("encapsulate = 1".to_owned(), "22:15: give true or false"),
+        (format!("{router}\nencapsulate = \"yes\""), "23:15: give true or false"),
+        (router.to_owned(), "22:12: next_hop needs encapsulate = true"),
+        (format!("encapsulate = false\n{router}"), "23:12: next_hop needs encapsulate = true"),
+        ("encapsulate = true\nnext_hop = \"router\"".to_owned(), "23:12: router: "),
+        ("encapsulate = true\nnext_hop = 7".to_owned(), "23:12: "),
+    ] {
+        let problem = only_problem(&with(&lines));
+        assert!(problem.starts_with(expected), "{lines}\nproblem:  {problem}\nexpected: {expected}");
+    }
+    let gateway = VALID.replace("key_file = \"b.key\"", "key_file = \"b.key\"\nencapsulate = true");
+    let problem = only_problem(&gateway);
+    assert!(problem.starts_with("33:15: encapsulate needs mode = \"host\""), "{problem}");
 }
 
 #[test]

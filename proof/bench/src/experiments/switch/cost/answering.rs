@@ -74,7 +74,7 @@ fn configuration(listen: SocketAddrV4, server: Ipv4Addr) -> Config {
     let service = SocketAddr::new(server.into(), 80);
     Config {
         mode: spillway_rules::Mode::Gateway,
-        ports: vec![Port { id: port(), mac: PORT_MAC, is_server: true, may_own: Services::ALL }],
+        ports: vec![Port { id: port(), mac: PORT_MAC, is_server: true, may_own: Services::ALL, mtu: 1500 }],
         stations: vec![Station { mac: SERVER_MAC, port: port() }],
         prefixes: Vec::new(),
         own_addresses: vec![IpAddr::V4(*listen.ip()).into()],
@@ -86,6 +86,7 @@ fn configuration(listen: SocketAddrV4, server: Ipv4Addr) -> Config {
             address: IpAddr::V4(server).into(),
             mac: SERVER_MAC,
             port: port(),
+            encapsulation: None,
         }],
         places: vec![Place {
             at: service.into(),

@@ -270,6 +270,7 @@ fn configuration(servers: u8, flows_max: usize) -> Config {
         mac: port_mac(id),
         is_server: id != client_port(),
         may_own: if id == client_port() { Services::NONE } else { Services::ALL },
+        mtu: 1500,
     });
     let stations = all.clone().map(|server| Station { mac: server_mac(server), port: port_of(server) });
     let servers = all.clone().map(|server| Server {
@@ -278,6 +279,7 @@ fn configuration(servers: u8, flows_max: usize) -> Config {
         address: ip(&control_end(server).address).into(),
         mac: server_mac(server),
         port: port_of(server),
+        encapsulation: None,
     });
     let places = all.map(|server| Place {
         at: endpoint(server_end(server).address),
