@@ -1,5 +1,9 @@
 //! Switches in host mode, as processes: on the servers' own interfaces, on one Ethernet segment. Skipped without root.
 
+// Its test needs only a part of them.
+#[allow(dead_code)]
+#[path = "moves/clients.rs"]
+mod clients;
 #[path = "switch/daemon.rs"]
 mod daemon;
 #[path = "switch/datagrams.rs"]
@@ -10,6 +14,8 @@ mod faults;
 mod lab;
 #[path = "switch_host/scene.rs"]
 mod scene;
+#[path = "switch_host/stack.rs"]
+mod stack;
 mod support;
 
 use std::io::{ErrorKind, Read, Write};

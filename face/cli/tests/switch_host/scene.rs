@@ -117,6 +117,11 @@ impl Scene {
         self.mounts.launch(SPILLWAY, wrapper, &[&["switch", "--config", &config], arguments].concat())
     }
 
+    /// A program with access to the switches' pins.
+    pub fn launch_program(&self, program: &str, arguments: &[&str]) -> Launch {
+        self.mounts.launch(program, &[], arguments)
+    }
+
     /// Starts the daemon of a server, and waits until it answers.
     pub fn start_daemon(&self, host: &Host) -> Process {
         daemon::answering(host.spawn(&self.launch(host, &[], &[])).unwrap(), &self.socket(host))

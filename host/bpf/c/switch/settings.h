@@ -8,7 +8,7 @@
 
 /* Version of the keys and values of all maps. Increase it with every change: a loader refuses pinned maps of
  * another version. */
-#define LAYOUT_VERSION 3
+#define LAYOUT_VERSION 4
 
 /* Ports: their numbers are bits of a 64-bit set (may_own_ports). */
 #define PORTS_MAX 64

@@ -8,7 +8,7 @@ use spillway_rules::{Address, Endpoint, Mode, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
-pub(super) const LAYOUT_VERSION: u32 = 3;
+pub(super) const LAYOUT_VERSION: u32 = 4;
 /// `PORT_NONE` in `c/switch/settings.h`: the port of an address that is a server's, but no configured station's.
 pub(super) const PORT_NONE: u8 = 255;
 /// The key of an array's only element, or of its first one.
