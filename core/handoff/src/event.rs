@@ -110,7 +110,7 @@ pub enum Event {
     Ended {
         /// The flow of the connection.
         flow: Flow,
-        /// How it ended.
+        /// How the move ended.
         result: MoveResult,
     },
 }

@@ -10,17 +10,17 @@ use crate::budget::Budget;
 use crate::buffer::HeldFrames;
 use crate::recent::Recent;
 
-/// For this time after the switch has lost its entries, a missing entry does not show that the connection has ended: its
-/// owner asks the original owner for the flow.
+/// For this time after the switch has lost its entries, a missing entry does not show that a lent connection has ended: the
+/// connection's owner still requests the flow from the original owner.
 const GRACE: Duration = Duration::from_secs(5);
 const LENT_MAX: usize = 4096;
 
 /// A connection that another server has, or had.
 #[derive(Debug, Default)]
 struct Loan {
-    /// The switch has lost the entry: until then a missing entry says nothing.
+    /// If the switch has lost the entry: time until which a missing entry does not show that the connection has ended.
     unclear_until: Option<Time>,
-    /// When the switch was asked last for the entry.
+    /// When this server last asked the switch for the entry.
     asked_at: Option<Time>,
     /// A packet that waits for the answer.
     waiting: Option<Waiting>,

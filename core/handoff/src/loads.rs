@@ -23,7 +23,7 @@ pub struct PeerLoad {
     pub age: Duration,
 }
 
-/// Requests for the table of owners, and what they have shown.
+/// The requests for the table of owners, and the loads that the answers to them stated.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Loads {
     pub(crate) is_watched: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// Answers to earlier requests do not count any more.
+    /// Makes answers to earlier requests void: they state the table of an earlier term.
     pub(crate) fn forget_requests(&mut self) {
         self.waiting.clear();
     }

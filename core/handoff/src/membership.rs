@@ -60,7 +60,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// `owner_timeout` is the switch's.
+    /// `heartbeat`: the interval of heartbeats. `owner_timeout`: the switch's setting of this name.
     pub(crate) fn new(now: Time, heartbeat: Duration, owner_timeout: Duration) -> Membership {
         Membership {
             heartbeat,

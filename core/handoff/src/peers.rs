@@ -45,7 +45,7 @@ struct Peer {
 #[derive(Debug)]
 pub(crate) struct Peers {
     peers: BTreeMap<ServerId, Peer>,
-    /// Datagrams that are not messages: greetings.
+    /// Greetings that wait to be sent.
     greetings: VecDeque<Datagram>,
 }
 

@@ -13,7 +13,7 @@ use crate::migration::MoveTimes;
 /// Settings of an agent.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// This server.
+    /// This server's id at the switch.
     pub id: ServerId,
     /// The key that this server shares with the switch.
     pub key: SwitchKey,
@@ -29,13 +29,13 @@ pub struct Settings {
     pub peers: Vec<Peer>,
     /// Interval of heartbeats.
     pub heartbeat: Duration,
-    /// The switch's timeout of owners.
+    /// The switch's setting `owner_timeout`: a server without heartbeats for this time loses its flows.
     pub owner_timeout: Duration,
     /// Times of moves.
     pub times: MoveTimes,
     /// Time from the end of a connection to the release of its flow: the stack may have to retransmit the last segments.
     pub time_wait: Duration,
-    /// Bounds of what moves use.
+    /// Bounds on moves and on the memory that they use.
     pub limits: Limits,
 }
 
@@ -53,22 +53,22 @@ pub struct Service {
 /// Another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The server.
+    /// The server's id at the switch.
     pub id: ServerId,
-    /// Its Ethernet address.
+    /// The server's Ethernet address.
     pub mac: Mac,
 }
 
-/// Bounds of what moves use.
+/// Bounds on moves and on the memory that they use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Moves from this server, and moves to this server, at the same time.
+    /// Maximum number of moves from this server, and of moves to it, at the same time.
     pub moves_max: usize,
-    /// Bytes of frames that wait for their connections, of all moves together.
+    /// Maximum total length of the frames that wait for their connections, in bytes; all moves together.
     pub held_bytes_max: usize,
-    /// Bytes of incomplete states, of all moves together.
+    /// Maximum total length of incomplete states, in bytes; all moves together.
     pub state_bytes_max: usize,
-    /// Packets that this server forwards to other servers in a second.
+    /// Maximum number of packets that this server forwards to other servers in a second.
     pub forwards_per_s: u32,
 }
 

@@ -11,7 +11,7 @@ use spillway_wire::load::LOAD_MAX;
 /// half of the time since then is taken for their wait.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// The last turn that found the device empty began then.
+    /// Beginning of the last turn that found the device empty.
     empty_at: Time,
     /// Sum of the waits of all frames since the last look, in nanoseconds, and their number.
     waits_ns: u128,

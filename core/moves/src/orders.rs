@@ -119,7 +119,7 @@ impl Orders {
         self.set(flow, Stage::Moving);
     }
 
-    /// The move is stopped before the export: the order waits again when the flow is this server's.
+    /// The move is stopped before the export: the order waits again as soon as this server owns the flow again.
     pub(crate) fn stop(&mut self, flow: &Flow) {
         self.set(flow, Stage::Stopped);
     }

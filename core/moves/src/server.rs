@@ -52,7 +52,7 @@ pub struct Server {
     counters: Counters,
 }
 
-/// What a server counts.
+/// Counters of a server since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Connections that have moved away.
@@ -110,7 +110,7 @@ impl Server {
         self.agent.as_ref()
     }
 
-    /// What the server has counted.
+    /// The server's counters since its start.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -140,8 +140,9 @@ impl Server {
         self.orders.add(order)
     }
 
-    /// From now on a policy orders moves, too. It needs an agent, which asks the switch for the loads of the other servers.
-    /// Connections that are here already do not move by it. `seed` must differ between servers.
+    /// Sets a policy, which orders moves in addition to the operator and the application. A policy needs an agent, which
+    /// asks the switch for the loads of the other servers. Connections that are here already are unknown to the policy and
+    /// do not move by it. `seed` must differ between servers.
     ///
     /// # Errors
     /// A setting is out of its bounds.
@@ -177,12 +178,12 @@ impl Server {
         self.policy.counts()
     }
 
-    /// The next move that the policy has ordered, with its reason: for the log.
+    /// Returns the next move that the policy has ordered, with its reason, for the log.
     pub fn poll_decision(&mut self) -> Option<(Flow, Decision)> {
         self.policy.poll_report()
     }
 
-    /// The next order that has ended.
+    /// Returns the next order that has ended, with its result.
     pub fn poll_result(&mut self) -> Option<(Order, OrderResult)> {
         self.results.pop_front()
     }

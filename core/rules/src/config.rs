@@ -35,7 +35,7 @@ pub const FLOWS_DEFAULT: usize = 131_072;
 pub const FLOWS_MAX: usize = 16_777_216;
 /// Default of [`Config::owner_timeout`].
 pub const OWNER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
-/// The smallest value of [`Config::owner_timeout`]: two heartbeats.
+/// The smallest value of [`Config::owner_timeout`]: two heartbeats at an interval of 10 ms.
 pub const OWNER_TIMEOUT_MIN: Duration = Duration::from_millis(20);
 /// The largest value of [`Config::owner_timeout`].
 pub const OWNER_TIMEOUT_MAX: Duration = Duration::from_secs(3600);

@@ -35,7 +35,7 @@ pub(crate) fn announces_foreign(tables: &Tables, port: PortId, frame: &[u8], par
     }
 }
 
-/// The same of a message of ICMPv6 at offset `at`.
+/// Whether the ICMPv6 message at offset `at` announces a route or such an address.
 fn discovers_foreign(
     frame: &[u8],
     packet: &Packet,

@@ -8,7 +8,7 @@ use spillway_wire::switch::Endpoint;
 
 use crate::address::Address;
 
-/// Number of IPv6 extension headers that is too long a chain, as in `parse.h`: at most one less is parsed.
+/// A chain of this number of IPv6 extension headers is too long, as in `parse.h`; shorter chains are parsed.
 const EXTENSIONS_MAX: usize = 8;
 /// Maximum VLAN tags, as in `parse.h`.
 const VLAN_TAGS_MAX: usize = 3;

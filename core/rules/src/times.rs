@@ -13,8 +13,8 @@ pub const AFTER_FINS: Duration = Duration::from_secs(60);
 /// Time without a packet after which a redundant entry ends: its flow is back at the original owner and at the service
 /// endpoint, as without an entry.
 pub const AFTER_RETURN: Duration = Duration::from_secs(600);
-/// The most by which the clock of silence advances from one heartbeat of any server to the next, ten times the interval
-/// at which a server sends them: during a longer gap the switch itself may have been paused.
+/// The most by which the clock of silence advances from one heartbeat or *hello* of any sender to the next: during a longer
+/// gap the switch itself may have been paused.
 pub const GAP_MAX: Duration = Duration::from_millis(100);
 
 /// What decides whether an entry ends by time.

@@ -16,13 +16,12 @@ use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
 use spillway_transport::Time;
 use support::link::{End, LinkPeer};
-use support::{Client, Options, SPILLWAY, Scene, Scratch, eventually, loopback};
+use support::{Client, Options, SPILLWAY, Scene, Scratch, eventually, loopback, text};
 
 const REFUSAL: &str = "the link would not be encrypted, which is required here";
 
 fn spillway(arguments: &[&str]) -> (bool, String) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.success(), text(&output.stdout) + &text(&output.stderr))
 }
 

@@ -1,15 +1,14 @@
-//! Commands on a host with a daemon that accepts connections and never answers, as one that is stopped.
+//! Commands on a host with a daemon that accepts connections and never answers, as a stopped process does.
 
 mod support;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use support::{SPILLWAY, Scratch};
+use support::terminal::Terminal;
+use support::{SPILLWAY, Scratch, text};
 
 /// A host whose admin sockets are `hung.sock`, which never answers, and `switch.sock`, which answers with a status.
 struct Host {
@@ -53,10 +52,6 @@ impl Host {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 #[test]
 fn a_hung_daemon_is_named_and_hides_no_other() {
     let host = Host::new();
@@ -89,35 +84,26 @@ fn long_requests_say_that_they_wait() {
     }
 }
 
-/// Before any daemon has answered: the only one of the command never does.
+/// The key works before any daemon has answered: the command queries one daemon only, which never answers.
 #[test]
 fn the_key_q_ends_top_while_a_daemon_hangs() {
     let host = Host::new();
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap();
-    let slave = OpenOptions::new().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-    let [input, output] = [(); 2].map(|()| OwnedFd::from(slave.try_clone().unwrap()));
+    let mut terminal = Terminal::new();
+    let [input, output, errors] = terminal.streams();
     // In a session of its own, whose terminal this is.
     let mut top = Command::new("setsid")
         .args(["--ctty", "--wait", SPILLWAY, "top", "--interval", "3600", "--socket", &host.hung()])
         .stdin(input)
         .stdout(output)
-        .stderr(slave)
+        .stderr(errors)
         .spawn()
         .unwrap();
-    let mut screen = File::from(master);
-    let (mut shown, mut buffer) = (String::new(), [0; 4096]);
+    let mut shown = String::new();
     while !shown.contains("waiting for the first answers") {
-        let length = screen.read(&mut buffer).expect("the first frame");
-        shown.push_str(&text(&buffer[..length]));
+        shown += &terminal.read(4096).expect("the first frame");
     }
-    screen.write_all(b"q").unwrap();
-    let mut rest = Vec::new();
-    while let Ok(length @ 1..) = screen.read(&mut buffer) {
-        rest.extend_from_slice(&buffer[..length]);
-    }
-    assert!(text(&rest).ends_with("\x1b[?25h\x1b[?1049l"), "{:?}", text(&rest));
+    terminal.master.write_all(b"q").unwrap();
+    let rest = terminal.rest();
+    assert!(rest.ends_with("\x1b[?25h\x1b[?1049l"), "{rest:?}");
     assert!(top.wait().unwrap().success());
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use spillway_lab::peers::Memcached;
 use spillway_lab::{Launch, Place};
 use spillway_ports::free_port;
-use support::logs::{self, FullPipe, Reader, Terminal};
+use support::logs::{self, FullPipe, LogTerminal, Reader};
 use support::sidecar::Deployment;
 use support::{Client, Options, PATIENCE, SPILLWAY, Scene, Scratch, SetOnDrop, eventually, loopback};
 
@@ -193,8 +193,8 @@ fn send_garbage(link: SocketAddr) {
 
 #[test]
 fn a_server_on_an_unread_terminal_serves_direct_and_helped_clients() {
-    let mut terminal = Terminal::new();
-    let scene = Scene::with(Options { server_log: Some(terminal.path.clone()), ..Options::default() });
+    let mut terminal = LogTerminal::new();
+    let scene = Scene::with(Options { server_log: Some(terminal.path().to_owned()), ..Options::default() });
     let mut output = String::new();
     eventually("log lines appear on the terminal", || {
         send_garbage(scene.link);

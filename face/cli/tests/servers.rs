@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use spillway_lab::Launch;
 use spillway_ports::free_port;
-use support::{Client, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback};
+use support::{Client, PATIENCE, SPILLWAY, Scene, Scratch, eventually, loopback, text};
 
 fn spillway(arguments: &[&str]) -> (bool, String, String) {
     let output = Command::new(SPILLWAY).args(arguments).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    (output.status.success(), text(output.stdout), text(output.stderr))
+    (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
 fn json(arguments: &[&str]) -> Value {
@@ -268,8 +267,7 @@ fn status_page_is_read_from_another_pid_namespace_and_stays() {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--mount-proc", SPILLWAY]).args(arguments);
         let output = command.env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        (output.status.success(), text(output.stdout), text(output.stderr))
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
     };
     for _ in 0..2 {
         let (is_fine, text, error) = in_other_namespace(&["status", "--json"]);
@@ -352,8 +350,7 @@ fn server_that_does_not_answer_does_not_block_switching_off_others() {
     let command = |arguments: &[&str]| {
         let output =
             Command::new(SPILLWAY).args(arguments).env("SPILLWAY_STATUS_DIR", &pages).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        (output.status.success(), text(output.stdout), text(output.stderr))
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
     };
     // The name is ambiguous: nothing changes.
     for arguments in

@@ -13,6 +13,8 @@ mod directory;
 mod interfaces;
 #[path = "switch/lab.rs"]
 mod lab;
+#[path = "switch/rule.rs"]
+mod rule;
 #[path = "switch/scene.rs"]
 mod scene;
 #[path = "switch/script.rs"]
@@ -30,7 +32,6 @@ use scene::Scene;
 use serde_json::json;
 use spillway_lab::peers::{Memcached, Peer};
 use spillway_lab::{Agent, Host, Launch, Place};
-use spillway_wire::switch::{FlowState, Request, Status};
 use support::{Client, PATIENCE, SPILLWAY, eventually, value_of};
 
 /// The user and the group `nobody`.
@@ -46,28 +47,12 @@ fn connect(host: &Host, address: SocketAddr) -> Client {
 
 /// Makes both servers owners of the service.
 fn say_hello(scene: &Scene, agents: &mut [Agent; 2]) {
-    for agent in agents {
-        agent.hello().unwrap();
-        let service = scene.service().into();
-        let heartbeat = Request::Heartbeat { service, load: 5, free_places: 9, weight: 1 };
-        assert_eq!(agent.ask(heartbeat).unwrap().status, Status::Ok);
-    }
+    rule::say_hello(agents, scene.service().into());
 }
 
-/// Moves the rule of a connection to server `b`: *prepare* is left out, because no connection is moved here.
-fn move_rule(scene: &Scene, [a, b]: &mut [Agent; 2], client: SocketAddr) -> u64 {
-    let flow = scene.flow(client);
-    // The entry begins with a *prepare*, which names the target.
-    a.send(Request::Prepare { flow, replaces: 0, target: Some(scene.place()), lifetime_ms: 5_000 }).unwrap();
-    let relayed = b.relayed().unwrap();
-    let spillway_wire::switch::Relay::Prepare { generation, .. } = relayed else { panic!("{relayed:?}") };
-    let import = spillway_wire::switch::Import::Ready(scene.place());
-    b.send(Request::Prepared { flow, asked: generation, import }).unwrap();
-    let relayed = a.relayed().unwrap();
-    assert!(matches!(relayed, spillway_wire::switch::Relay::Prepared { .. }), "{relayed:?}");
-    let owned = b.ask(Request::Own { flow, replaces: generation }).unwrap();
-    assert_eq!((owned.status, owned.state), (Status::Ok, FlowState::Owned));
-    owned.generation
+/// Moves the rule of a connection to server `b`.
+fn move_rule(scene: &Scene, agents: &mut [Agent; 2], client: SocketAddr) -> u64 {
+    rule::move_rule(agents, scene.flow(client), scene.place())
 }
 
 /// Opens a connection, makes both servers owners, and moves the rule of the connection to server `b`.
@@ -144,7 +129,7 @@ fn entries_of_reset_connections_are_swept() {
     assert!(client.ended(), "the server without the connection should reset it");
     eventually("the entry is swept", || {
         // The servers' heartbeats keep the flow at `b` until the entry ends.
-        say_hello_again(&scene, &mut agents);
+        send_heartbeats(&scene, &mut agents);
         let status = scene.result(&["status"]);
         status["flows"]["swept"] == 1 && status["flows"]["owned"] == 0
     });
@@ -153,11 +138,8 @@ fn entries_of_reset_connections_are_swept() {
     scene.close();
 }
 
-fn say_hello_again(scene: &Scene, agents: &mut [Agent; 2]) {
-    for agent in agents {
-        let service = scene.service().into();
-        agent.ask(Request::Heartbeat { service, load: 5, free_places: 9, weight: 1 }).unwrap();
-    }
+fn send_heartbeats(scene: &Scene, agents: &mut [Agent; 2]) {
+    rule::send_heartbeats(agents, scene.service().into());
 }
 
 #[test]
@@ -180,7 +162,7 @@ fn a_restart_of_the_daemon_loses_no_packet_and_no_flow() {
             terminate(daemon)
         }
         // Control messages are answered without a daemon.
-        say_hello_again(&scene, &mut agents);
+        send_heartbeats(&scene, &mut agents);
         assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
         daemon = scene.start_daemon();
         assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
@@ -188,7 +170,7 @@ fn a_restart_of_the_daemon_loses_no_packet_and_no_flow() {
     let counts = stream.stop();
     assert!(counts.sent > 300, "{counts:?}");
     assert_eq!(counts.received, counts.sent, "every datagram should arrive over {restarts} restarts");
-    say_hello_again(&scene, &mut agents);
+    send_heartbeats(&scene, &mut agents);
     assert_eq!(scene.result(&["flows"])["total"], 1, "the flow should outlive the daemons");
     let after = scene.result(&["status"]);
     assert_eq!(after["epoch"], before["epoch"]);

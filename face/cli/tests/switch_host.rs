@@ -12,6 +12,8 @@ mod datagrams;
 mod faults;
 #[path = "switch/lab.rs"]
 mod lab;
+#[path = "switch/rule.rs"]
+mod rule;
 #[path = "switch_host/scene.rs"]
 mod scene;
 #[path = "switch_host/stack.rs"]

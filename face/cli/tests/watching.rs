@@ -11,17 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
 use spillway_ports::free_port;
-use support::{Client, Options, PATIENCE, SPILLWAY, Scene, Scratch, SetOnDrop, eventually, loopback};
+use support::terminal::Terminal;
+use support::{Client, Options, PATIENCE, SPILLWAY, Scene, Scratch, SetOnDrop, eventually, loopback, text};
 
 fn spillway(arguments: &[&str]) -> Output {
     Command::new(SPILLWAY).args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn leaked(text: String) -> &'static str {
@@ -84,30 +80,21 @@ fn top_shows_rates_and_restores_the_terminal() {
 
 /// Runs `top` on a terminal of 80 columns until Ctrl-C.
 fn check_top_on_a_terminal(status_socket: &str) {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
+    let mut terminal = Terminal::new();
     let size = rustix::termios::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
-    rustix::termios::tcsetwinsize(&master, size).unwrap();
-    let slave = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(ptsname(&master, Vec::new()).unwrap().to_str().unwrap());
-    let slave = slave.unwrap();
+    rustix::termios::tcsetwinsize(&terminal.master, size).unwrap();
+    let [input, output, errors] = terminal.streams();
     let mut top = Command::new(SPILLWAY)
         .args(["top", "--interval", "0.2", "--socket", status_socket])
-        .stdin(slave.try_clone().unwrap())
-        .stdout(slave.try_clone().unwrap())
-        .stderr(slave)
+        .stdin(input)
+        .stdout(output)
+        .stderr(errors)
         .spawn()
         .unwrap();
-    let mut screen = fs::File::from(master);
     let mut shown = String::new();
-    let mut buffer = [0; 4096];
     // Wait for at least two frames.
     while shown.matches("\x1b[H").count() < 3 || !shown.contains("cache") {
-        let length = screen.read(&mut buffer).expect("read a frame");
-        shown.push_str(&text(&buffer[..length]));
+        shown += &terminal.read(4096).expect("a frame");
     }
     assert!(shown.starts_with("\x1b[?1049h\x1b[?25l"), "{shown:?}");
     for frame in shown.split("\x1b[H").skip(1) {
@@ -115,10 +102,7 @@ fn check_top_on_a_terminal(status_socket: &str) {
         assert!(lines.split("\r\n").all(|line| line.chars().count() <= 80), "{lines:?}");
     }
     kill_process(Pid::from_child(&top), Signal::INT).unwrap();
-    // Reading fails once `top` has closed the terminal.
-    while let Ok(length @ 1..) = screen.read(&mut buffer) {
-        shown.push_str(&text(&buffer[..length]));
-    }
+    shown += &terminal.rest();
     assert!(shown.ends_with("\x1b[?25h\x1b[?1049l"), "{:?}", &shown[shown.len().saturating_sub(80)..]);
     assert!(top.wait().unwrap().success());
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, Manager, Rights, STATUS_TIMEOUT, deprecated, unknown_service};
+use spillway_daemon::{
+    Answers, Manager, REQUEST_TIMEOUT, Rights, STATUS_TIMEOUT, deprecated, unknown_service,
+};
 pub use spillway_daemon::{OverrideOutcome, RequestError};
 use spillway_metrics::{Declared, Exposition};
 use spillway_policy::Override;
@@ -23,9 +25,6 @@ use crate::status::HelperStatus;
 
 /// Reads the settings at each reload. Its error texts contain the operator's next step.
 pub type SettingsSource = Box<dyn FnMut() -> Result<HelperConfig, String> + Send>;
-
-/// Timeout of a request other than for the status: a reload may look up host names.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An override `off` sends library clients away within this time, at random, to spread their arrivals.
 const SEND_AWAY_TIME: Duration = Duration::from_secs(1);

@@ -30,7 +30,7 @@ pub enum Request {
         /// The client of the connection; `None`: all connections.
         #[serde(default)]
         connection: Option<SocketAddr>,
-        /// The server that gets them; `None`: the least loaded one.
+        /// The server that gets the connections; `None`: the least loaded one.
         #[serde(default)]
         to: Option<String>,
     },

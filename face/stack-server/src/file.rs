@@ -159,10 +159,10 @@ impl MovesFile {
     }
 }
 
-/// A key of all servers, and its value of one server.
+/// The name of a key of `[[moves.peer]]`, and its value in one section.
 type Column = (&'static str, fn(&Peer) -> &Spanned<SocketAddr>);
 
-/// Each `address` and each `place` occurs once, has a port, and is of the family of the others.
+/// Checks that each `address` and each `place` occurs once, has a port, and is of the family of the others.
 fn check_addresses(text: &str, section: &Section) -> Result<(), String> {
     let columns: [Column; 2] = [("address", |peer| &peer.address), ("place", |peer| &peer.place)];
     for (key, value_of) in columns {

@@ -1,4 +1,4 @@
-//! Orders from other threads.
+//! Orders of other threads to a server's thread, and their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -202,7 +202,7 @@ impl<A: Movable + 'static> Remote<A> {
     }
 }
 
-/// The connection of a client. No connection has ends of two address families.
+/// The flow of a client's connection. Fails if client and service have addresses of two families.
 fn flow_of(client: SocketAddr, service: SocketAddr) -> Result<Flow, MoveFailure> {
     Flow::new(client.into(), service.into()).map_err(|_| MoveFailure::Order(OrderError::NotHere))
 }

@@ -24,7 +24,7 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// A server without moves.
+    /// Settings of a server whose connections do not move, with defaults.
     pub fn new(interface: &str, service: SocketAddr) -> EngineSettings {
         EngineSettings {
             interface: interface.to_owned(),
@@ -49,7 +49,7 @@ pub struct MoveSettings {
     pub peers: Vec<PeerServer>,
     /// The switch's `owner_timeout`. Heartbeats leave ten times in it, and with a policy at least every 10 ms.
     pub owner_timeout: Duration,
-    /// The rule that moves connections by itself; `None`: only orders move them.
+    /// The policy by which the server decides to move connections; `None`: only orders move them.
     pub policy: Option<MovePolicy>,
 }
 

@@ -44,7 +44,7 @@ impl<A: Movable> Station<A> {
         }
     }
 
-    /// Measures the load when it is time.
+    /// Measures the load if a look at it is due.
     fn look(&mut self, now: Time) {
         if self.datagrams.is_some() && now >= self.server.next_look() {
             let (cpu, queueing) = self.meter.look(now, thread_cpu());

@@ -32,7 +32,7 @@ pub struct ServerStatus {
     pub connections: usize,
     /// Moves, by result.
     pub moves: MoveCounts,
-    /// What the server decides by itself.
+    /// The server's policy for moves, and its decisions.
     #[serde(default)]
     pub policy: PolicyStatus,
 }
@@ -47,11 +47,11 @@ pub struct PolicyStatus {
     pub manual_override: String,
     /// The server's load, in millionths of its capacity.
     pub load_ppm: u32,
-    /// Ordered because of the server's own load.
+    /// Moves that were ordered because of the server's own load.
     pub load: u64,
-    /// Ordered because of a demand above the mean of all servers.
+    /// Moves that were ordered because of a demand above the mean of all servers.
     pub above_mean: u64,
-    /// Ordered because the override was *on*.
+    /// Moves that were ordered because the override was *on*.
     pub override_on: u64,
     /// Ordered moves that have failed.
     pub failed: u64,

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use spillway_daemon::{Answers, Manager, RequestError, Rights, STATUS_TIMEOUT, unknown_service};
+use spillway_daemon::{
+    Answers, Manager, REQUEST_TIMEOUT, RequestError, Rights, STATUS_TIMEOUT, unknown_service,
+};
 use spillway_metrics::Exposition;
 use tracing::{error, info};
 
@@ -22,9 +24,6 @@ pub use crate::change::ReloadOutcome;
 
 /// Reads the settings at each reload. Its error texts contain the operator's next step.
 pub type SettingsSource = Box<dyn FnMut() -> Result<SwitchConfig, String> + Send>;
-
-/// Timeout of a request other than for the status: a large table of flows takes seconds to read.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A request to a switch's daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

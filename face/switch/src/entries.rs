@@ -60,8 +60,8 @@ impl<'a, T: Tables> Requests<'a, T> {
     }
 
     fn release_at(&self, entry: &FlowEntry, generation: u64) -> Result<Outcome, String> {
-        // The program creates no entry of such a flow. An entry of this kind, from foreign tables, must not keep the daemon
-        // from ending others.
+        // The program never creates an entry whose flow is invalid. Tables that another program wrote may hold one: skip
+        // this entry instead of failing, so that the daemon can still end valid entries.
         let Ok(flow) = Flow::new(entry.client, entry.service) else {
             return Ok(Outcome::Changed { generation });
         };

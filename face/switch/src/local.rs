@@ -58,8 +58,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Local {
-    /// The sockets for these control endpoints, to be given to [`replace`](Self::replace). An endpoint that has a socket keeps
-    /// it.
+    /// Opens sockets for these control endpoints; pass them to [`replace`](Self::replace). An endpoint that already has a
+    /// socket keeps that socket.
     ///
     /// # Errors
     /// Another program has the port.
@@ -235,7 +235,7 @@ mod tests {
         agent.send(b"short").unwrap();
         agent.send(&[0; MESSAGE_BYTES + 1]).unwrap();
         agent.send(&[0; MESSAGE_BYTES]).unwrap();
-        // Under another key: the program drops it.
+        // The message's tag is under another key, so the program drops the message.
         agent.send(&fresh_key().unwrap().emit(&release())).unwrap();
         local.turn(TIMEOUT, &tables, Some(&server(&key)));
         assert_eq!(local.counts(), (0, 4));

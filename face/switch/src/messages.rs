@@ -71,7 +71,7 @@ impl Messages {
         let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
         let message =
             Message { sender: ServerId::DAEMON, sequence, epoch: self.epoch, body: Body::Request(request) };
-        // From the control endpoint to itself.
+        // Source and destination of the frame are the control endpoint.
         (sequence, datagram::frame(control.ip(), control.port(), control, &self.key.emit(&message)))
     }
 

@@ -15,7 +15,7 @@ pub(crate) struct Problems {
 }
 
 impl Problems {
-    /// After settings were applied: all other ports are attached.
+    /// Settings were applied: `failures` has the ports that could not be attached; all others are attached.
     pub(crate) fn applied(&mut self, failures: Vec<(PortId, PortError)>) {
         self.refused = failures.into_iter().map(|(port, error)| (port.number(), error.to_string())).collect();
         self.lost.retain(|port, _| self.refused.contains_key(port));

@@ -19,9 +19,9 @@ pub enum Verdict {
     ToFlow,
     /// Passed to the stack: an address that the kernel does not have.
     ToAddress,
-    /// Dropped: a fragment for the stack, which does not reassemble. The kernel would, and send a reset.
+    /// Dropped: a fragment for the stack, which does not reassemble. The kernel would reassemble it, and send a reset.
     DropFragment,
-    /// Dropped: more IPv6 extension headers than the program parses; an address of the stack.
+    /// Dropped: a packet to an address of the stack with more IPv6 extension headers than the program parses.
     DropLongChain,
     /// Dropped: no socket is bound to the packet's queue. The kernel would send a reset.
     DropNoSocket,

@@ -55,6 +55,10 @@ pub struct OverrideOutcome {
 /// for it when something is wrong.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Timeout of a request other than for the status: a reload may look up host names, and a large table of flows takes
+/// seconds to read.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Why a request to a daemon failed.
 #[derive(Debug)]
 pub enum RequestError {

@@ -30,7 +30,9 @@ mod threads;
 pub use admin::{ANSWER_BYTES_MAX, AdminServer, Bounds, Requester, Rights, send_request};
 pub use default_sockets::{default_directories, default_socket, find_default_socket, free_default_socket};
 pub use descriptors::raise_open_files;
-pub use documents::{OverrideOutcome, RequestError, STATUS_TIMEOUT, send_json_request, unknown_service};
+pub use documents::{
+    OverrideOutcome, REQUEST_TIMEOUT, RequestError, STATUS_TIMEOUT, send_json_request, unknown_service,
+};
 pub use log::{Log, flush_log, log_line, log_lines_dropped};
 pub use manager::Manager;
 pub use peer::AdminGroup;

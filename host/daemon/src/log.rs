@@ -107,6 +107,19 @@ impl Log {
     }
 }
 
+/// Each write [puts](Log::put) one line into the log: pass whole lines, with their ends, as the library `tracing` does.
+impl Write for &Log {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.put(line.to_vec());
+        Ok(line.len())
+    }
+
+    /// Does not wait; see [`Log::flush`].
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)

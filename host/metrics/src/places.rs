@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Maximum number of connections at one time.
 const CONNECTIONS_MAX: usize = 16;
-/// Maximum number of connections of one peer: an IPv4 address or an IPv6 /64, which one host usually has. A single host
-/// cannot keep load balancers and Prometheus out.
+/// Maximum number of connections of one peer. A peer is an IPv4 address or an IPv6 /64, the range that one host usually
+/// has. The limit leaves places for load balancers and Prometheus when a single host opens many connections.
 const PEER_CONNECTIONS_MAX: usize = 8;
 
-/// The places that connections take. Holds at most [`CONNECTIONS_MAX`] peers.
+/// Counts open connections by peer; at most [`CONNECTIONS_MAX`] peers.
 #[derive(Clone, Default)]
 pub(crate) struct Places {
     by_peer: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl Places {
-    /// Takes a place for a connection of a peer. `None`: there is none left for this peer.
+    /// Takes a place for a connection of a peer. `None`: a limit is reached; close the connection.
     pub(crate) fn take(&self, peer: IpAddr) -> Option<Place> {
         let peer = network(peer);
         let mut by_peer = self.by_peer.lock().unwrap_or_else(PoisonError::into_inner);

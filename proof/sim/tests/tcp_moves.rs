@@ -5,9 +5,10 @@ use spillway_sim::tcp::planted_fault::PlantedFault;
 use spillway_sim::tcp::scenario::case::{Case, Fault};
 use spillway_sim::tcp::scenario::{ScenarioReport, run_case, run_planted, run_swarm};
 
-/// `spillway-lab sim moves --swarm` runs more.
+/// Seeds of the test with random faults; `spillway-lab sim moves --swarm` runs other seeds.
 const SWARM_SEEDS: u64 = 12;
-/// Each planted fault is detected with one of these seeds, whose worlds have no retransmission timeout without a fault.
+/// At least one of these seeds detects each planted fault. Without a fault, the worlds of these seeds have no retransmission
+/// timeout.
 const SEEDS: [u64; 4] = [2, 3, 5, 8];
 
 fn outcome_of(report: &ScenarioReport) -> &str {
@@ -60,7 +61,7 @@ fn every_planted_fault_of_moves_is_detected_by_its_check() {
         assert_eq!(
             report.violations,
             Vec::<String>::new(),
-            "seed {seed}: without a fault there is none to detect"
+            "seed {seed}: no violation may be reported without a planted fault"
         );
         assert_eq!((report.timeouts, report.lost), (0, 0), "seed {seed}");
     }

@@ -32,11 +32,11 @@ pub struct Step {
     pub position: Position,
     /// Time in nanoseconds.
     pub now_ns: u64,
-    /// What is done.
+    /// What the step does.
     pub action: Action,
 }
 
-/// What a step does.
+/// A frame, a change of the configuration, or a check.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// A frame arrives.
@@ -60,28 +60,28 @@ pub struct Arrival {
     pub ingress: u8,
     /// The frame.
     pub frame: Vec<u8>,
-    /// Its verdict.
+    /// The expected verdict on the frame.
     pub verdict: Verdict,
-    /// Ports to which it goes, in order.
+    /// Ports to which the frame goes, in order.
     pub ports: Vec<u8>,
-    /// How it leaves or passes; empty if it is dropped.
+    /// The frame as it leaves or passes; empty if it is dropped.
     pub frame_out: Vec<u8>,
     /// Kind and status of an answer.
     pub answer: Option<(u8, u8)>,
 }
 
-/// The site of a check: address, port, MAC.
+/// The site that a check expects: address, port, MAC.
 pub type SiteCheck = (std::net::SocketAddr, crate::mac::Mac);
 
 /// The expected fields of an entry. Fields that are not stated are not compared, but target, claim, FIN flags and reset
 /// must be absent unless they are stated.
 #[derive(Clone, Debug)]
 pub struct FlowCheck {
-    /// Client.
+    /// Address and port of the client.
     pub client: std::net::SocketAddr,
-    /// Service.
+    /// Address and port of the service.
     pub service: std::net::SocketAddr,
-    /// State.
+    /// A number of [`STATES`](crate::message::STATES).
     pub state: u8,
     /// Generation.
     pub generation: u64,
@@ -91,21 +91,21 @@ pub struct FlowCheck {
     pub target: Option<SiteCheck>,
     /// Original owner.
     pub original: Option<SiteCheck>,
-    /// Deadline.
+    /// Deadline of the move.
     pub deadline_ns: Option<u64>,
-    /// Last packet.
+    /// Time of the last packet.
     pub last_packet_ns: Option<u64>,
     /// The generation that the last *prepare* named.
     pub repeat_generation: Option<u64>,
-    /// End of the client's FIN.
+    /// End of the client's last segment with FIN, which the owner has not acknowledged.
     pub claim: Option<u32>,
-    /// FIN of the client, acknowledged.
+    /// Whether the client has sent a FIN that the owner has acknowledged.
     pub client_fin: bool,
-    /// FIN of the owner.
+    /// Whether the owner has sent FIN.
     pub owner_fin: bool,
-    /// End of the owner's FIN, not acknowledged.
+    /// End of the owner's last segment with FIN, which the client has not acknowledged.
     pub owner_claim: Option<u32>,
-    /// RST of the owner.
+    /// Time of the owner's first RST.
     pub reset_ns: Option<u64>,
 }
 
@@ -124,7 +124,7 @@ pub struct OwnerCheck {
     pub weight: Option<u16>,
     /// Service's number.
     pub service: Option<u16>,
-    /// Last heartbeat.
+    /// Time of the last heartbeat.
     pub last_heartbeat_ns: Option<u64>,
 }
 

@@ -25,7 +25,7 @@ pub struct Packet {
     pub vlan_tags: Vec<(u16, u16)>,
     /// What follows the Ethernet header.
     pub body: Body,
-    /// Changes of the bytes, last of all.
+    /// Changes of the frame's bytes, made after everything else.
     pub edits: Vec<Edit>,
 }
 
@@ -67,7 +67,7 @@ pub struct Ip {
     pub extensions: Vec<(u8, u8)>,
     /// The fragment that the packet is, or that it is whole.
     pub fragment: Fragment,
-    /// Added to the header's sum: with a number other than 0 the checksum is wrong.
+    /// Added to the sum of the header, so that the checksum is wrong unless this is 0.
     pub checksum_error: u16,
     /// What follows the headers.
     pub payload: Payload,
@@ -103,7 +103,7 @@ pub enum Payload {
 
 /// Flags of TCP.
 pub mod tcp_flags {
-    /// No more data.
+    /// The sender has no more data.
     pub const FIN: u8 = 1;
     /// Opens a connection.
     pub const SYN: u8 = 2;

@@ -24,7 +24,7 @@ pub struct Failure {
 pub struct Coverage {
     /// Steps that are frames, or checks of the state.
     pub steps: usize,
-    /// How often each verdict was the right one.
+    /// Number of steps with each expected verdict.
     pub verdicts: BTreeMap<Verdict, u32>,
     /// Kinds with the statuses of their answers.
     pub answers: BTreeSet<(u8, u8)>,

@@ -35,7 +35,7 @@ pub struct Port {
     pub may_own: BTreeSet<u8>,
 }
 
-/// Something with a MAC.
+/// A host, or another device with an Ethernet address.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Its MAC.

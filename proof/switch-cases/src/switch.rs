@@ -105,7 +105,7 @@ pub struct FlowRow {
     pub original: Site,
     /// Deadline of the move of an asked or held flow; 0: owned.
     pub deadline_ns: u64,
-    /// Last packet.
+    /// Time of the last packet.
     pub last_packet_ns: u64,
     /// The client has sent FIN.
     pub client_fin: bool,

@@ -19,7 +19,7 @@ enum Fault {
     OwnerFin,
     /// Deadlines are a millisecond late.
     Deadline,
-    /// A place is not taken.
+    /// A move does not use up a free place of its target.
     FreePlaces,
     /// The switch's time stands still for 10 ms, so that owners are silent too late.
     CoarseClock,

@@ -13,7 +13,7 @@ fn cases_get_their_outcomes() {
     let mut failures = Vec::new();
     for file in files {
         for mut case in file.cases {
-            // The kernel refuses to run programs on them.
+            // The kernel refuses to run programs on shorter frames.
             case.steps.retain(|step| match &step.action {
                 Action::Frame(arrival) => arrival.frame.len() >= FRAME_BYTES_MIN,
                 _ => true,

@@ -9,7 +9,7 @@ use spillway_switch_cases::rules::Rules;
 use spillway_switch_cases::run::{Coverage, run};
 use spillway_switch_cases::switch::{VERDICTS, Verdict};
 
-/// The least number of steps: with fewer, files were not read.
+/// Minimum number of steps of all cases: with fewer, some files were not read.
 const STEPS_MIN: usize = 400;
 
 #[test]

@@ -80,8 +80,8 @@ impl Agent {
         }
     }
 
-    /// The switch has lost all entries, so that every flow belongs to its original owner. This server requests the flows
-    /// that it had imported back from the original owners.
+    /// The switch has lost all entries, so that every flow belongs to its original owner. For each flow that this server had
+    /// imported, this server requests the flow from its original owner.
     fn handle_lost_entries(&mut self, now: Time) {
         self.waiting.clear();
         self.ended.clear();
@@ -135,7 +135,8 @@ impl Agent {
         }
     }
 
-    /// The entry of a connection that this server has lent, and of which stray packets arrive.
+    /// Handles the entry of a flow whose connection this server, the original owner, has lent, and of which stray packets
+    /// arrive here.
     fn handle_lent_entry(&mut self, now: Time, flow: Flow, seen: Seen) {
         let is_elsewhere = match (seen.status, seen.state) {
             (Status::Ok, FlowState::Owned) => !seen.is_ours,

@@ -41,8 +41,8 @@ impl Agent {
         }
         let is_loan = self.lending.contains(&flow);
         match self.sources.get_mut(&flow) {
-            // `forwards` has no direction any more, so the packet did not pass the switch before the flow was held: the
-            // flow has returned.
+            // `forwards` has no direction for this flow any more: the packet did not pass the switch before the flow was
+            // held, so the flow has returned to this server.
             Some(source) if source.state().is_some() && !is_loan => held(source.held.push(frame)),
             _ => self.sort_lent(now, flow, is_opening, frame),
         }

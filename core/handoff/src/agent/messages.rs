@@ -64,7 +64,7 @@ impl Agent {
         }
     }
 
-    /// The move of a flow to this server.
+    /// The move of a flow to the server `to`; `None` if the flow does not move there.
     fn source_to(&mut self, to: ServerId, flow: &Flow) -> Option<&mut Source> {
         let mac = self.settings.peers.iter().find(|peer| peer.id == to)?.mac;
         let source = self.sources.get_mut(flow)?;

@@ -44,7 +44,8 @@ const FINISHED_MAX: usize = 4096;
 /// Maximum number of ended connections whose flows are to be released. Flows of further connections are not released:
 /// their entries end by age.
 const ENDED_MAX: usize = 65_536;
-/// For this time an owner requests a flow whose entry the switch has lost from the original owner.
+/// If the switch has lost the entry of an imported flow, the flow's owner requests the flow from the original owner for this
+/// time.
 pub(crate) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
 
 /// A flow with an entry whose connection is here.
@@ -89,7 +90,8 @@ pub struct Agent {
     /// The last export of each flow: the generation of the move, and its target.
     exports: Recent<(u64, ServerId)>,
     lent: Lent,
-    /// Flows that the original owner moves to servers that have their connections already.
+    /// Flows whose entries the switch has lost, and which this server, the original owner, moves without a state: the
+    /// targets have the connections already.
     lending: BTreeSet<Flow>,
     ended: BTreeMap<Flow, Ended>,
     forwards: Forwards,
@@ -160,12 +162,12 @@ impl Agent {
         }
     }
 
-    /// This server.
+    /// The server's id at the switch.
     pub fn id(&self) -> ServerId {
         self.settings.id
     }
 
-    /// What the agent has counted.
+    /// The agent's counters since its start.
     pub fn counters(&self) -> Counters {
         Counters { forwarded: self.forwards.sent, forwards_dropped: self.forwards.dropped, ..self.counters }
     }
@@ -318,7 +320,7 @@ impl Agent {
         self.original(flow) == Some(self.settings.id)
     }
 
-    /// The flow of a connection with this local end and peer here.
+    /// The flow of this server's connection that has this local end and this peer.
     fn flow_here(&self, local: SocketAddr, peer: SocketAddr) -> Option<Flow> {
         let (local, peer) = (Endpoint::from(local), Endpoint::from(peer));
         let mut services = self.settings.services.iter();

@@ -19,9 +19,9 @@ use crate::recent::Recent;
 use assembly::Assembly;
 use rate::Rate;
 
-/// Flows whose packets are forwarded at the same time.
+/// Maximum number of flows whose packets are forwarded at the same time.
 const FLOWS_MAX: usize = 4096;
-/// Frames that wait to be sent.
+/// Maximum number of frames that wait to be sent.
 const QUEUE_MAX: usize = 1024;
 
 /// Where packets of a flow go.

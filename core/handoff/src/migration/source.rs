@@ -89,7 +89,7 @@ impl Source {
         Source { flow, replaces, site, times, phase, next_at, destination, refusal, held }
     }
 
-    /// Takes back a flow that a move which the source has given up has directed to a target.
+    /// Takes a flow back whose entry is held for a target by a move that the source has given up.
     pub(crate) fn settle(now: Time, flow: Flow, to: Destination, parts: (MoveTimes, HeldFrames)) -> Source {
         let (phase, destination) = (Phase::Settling { own: Some(to.generation) }, Some(to));
         Source { phase, destination, ..Source::new(now, flow, to.generation, None, parts) }
@@ -113,7 +113,7 @@ impl Source {
         }
     }
 
-    /// The target that was ready, if one was.
+    /// The target that was ready; `None` before *prepared*.
     pub(crate) fn destination(&self) -> Option<Destination> {
         self.destination
     }

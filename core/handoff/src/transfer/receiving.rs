@@ -14,7 +14,7 @@ pub(crate) struct Receiving {
     bytes: Vec<u8>,
     /// Whether each part has arrived.
     has: Vec<bool>,
-    /// The first part that is missing.
+    /// Number of the first part that is missing.
     through: usize,
     missing: usize,
     _share: Share,

@@ -3,3 +3,5 @@
 mod membership;
 mod moves;
 mod rack;
+#[path = "../support/service.rs"]
+mod service;

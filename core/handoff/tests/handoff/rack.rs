@@ -1,23 +1,17 @@
 //! Servers behind the switch of core/rules, in virtual time, with a path for each datagram that a test may cut.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_auth::{Key, SwitchKey};
-use spillway_handoff::{Agent, Event, Limits, MoveTimes, Peer, Service, Settings, Sorted, Transmit};
-use spillway_rules::config::{Config, Place, Port, PortId, Server, ServiceId, Services, Station};
-use spillway_rules::{Action, Address, FlowView, Switch};
+use spillway_handoff::{Agent, Event, Limits, Sorted, Transmit};
+use spillway_rules::{Action, FlowView, Switch};
 use spillway_transport::Time;
 use spillway_wire::Chunks;
-use spillway_wire::handoff::Run;
-use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::{checksum, ipv4, tcp, udp};
+use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::{ipv4, tcp};
 use spillway_wire::switch::{Flow, ServerId};
 
-pub const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
-const CONTROL: &str = "10.0.255.254:7300";
-const CLIENT_PORT: u8 = 9;
-const SERVICE: ServiceId = ServiceId(1);
+use crate::service::{CLIENT, agent_settings, control_frame, end, ip_frame, mac, port, switch_config};
 
 type Losses = Box<dyn FnMut(u8, Option<u8>, &[u8]) -> bool>;
 type AnswerLosses = Box<dyn FnMut(u8, &[u8]) -> bool>;
@@ -38,10 +32,6 @@ pub struct Rack {
     pub seen: Vec<(u8, Vec<u8>)>,
 }
 
-fn end(text: &str) -> SocketAddr {
-    text.parse().unwrap()
-}
-
 pub fn client() -> SocketAddr {
     end("10.0.0.2:40000")
 }
@@ -54,75 +44,16 @@ pub fn place(server: u8) -> SocketAddr {
     if server == 1 { end("10.0.0.1:80") } else { SocketAddr::from(([10, 0, 1, server], 8080)) }
 }
 
-fn mac(server: u8) -> Mac {
-    Mac([2, 0, 0, 0, 0, server])
+fn places() -> [SocketAddr; 3] {
+    [1, 2, 3].map(place)
 }
 
-fn port(number: u8) -> PortId {
-    PortId::new(number).unwrap()
-}
-
-fn key(server: u8) -> SwitchKey {
-    SwitchKey::from_bytes([server; 16])
-}
-
-fn config() -> Config {
-    let may_own: Services = [SERVICE].into_iter().collect();
-    let port_of = |number, is_server| Port {
-        id: port(number),
-        mac: Mac([2, 1, 0, 0, 0, number]),
-        is_server,
-        may_own: if is_server { may_own } else { Services::NONE },
-    };
-    let at = |number: u8| Place {
-        at: place(number).into(),
-        service: place(1).into(),
-        number: SERVICE,
-        server: ServerId(number),
-    };
-    Config {
-        mode: spillway_rules::Mode::Gateway,
-        ports: (1..=3).map(|number| port_of(number, true)).chain([port_of(CLIENT_PORT, false)]).collect(),
-        stations: [1, 2, 3, CLIENT_PORT].map(|n| Station { mac: mac(n), port: port(n) }).into(),
-        prefixes: Vec::new(),
-        own_addresses: vec![Address::from(end(CONTROL).ip())],
-        control: vec![end(CONTROL).into()],
-        daemon_key: SwitchKey::from_bytes([0xda; 16]),
-        servers: (1..=3)
-            .map(|number| Server {
-                id: ServerId(number),
-                key: key(number),
-                address: Address::from(place(number).ip()),
-                mac: mac(number),
-                port: port(number),
-            })
-            .collect(),
-        places: (1..=3).map(at).collect(),
-        owner_timeout: OWNER_TIMEOUT,
-        flows_max: 16,
-        service_flows_max: Default::default(),
-    }
+fn switch(epoch: u64) -> Switch {
+    Switch::new(switch_config(&places()), epoch).unwrap()
 }
 
 fn agent(now: Time, server: u8, run: u64, limits: Limits) -> Agent {
-    let original = ServerId(1);
-    let mut agent = Agent::new(
-        now,
-        Settings {
-            id: ServerId(server),
-            key: key(server),
-            peers_key: Key::from_secret([5; 32]),
-            run: Run::new(run).unwrap(),
-            mac: mac(server),
-            services: vec![Service { endpoint: place(1).into(), place: place(server).into(), original }],
-            peers: (1..=3).map(|id| Peer { id: ServerId(id), mac: mac(id) }).collect(),
-            heartbeat: Duration::from_millis(10),
-            owner_timeout: OWNER_TIMEOUT,
-            times: MoveTimes::default(),
-            time_wait: Duration::from_secs(1),
-            limits,
-        },
-    );
+    let mut agent = Agent::new(now, agent_settings(&places(), server, run, limits));
     agent.set_load(0, 10);
     agent
 }
@@ -136,7 +67,7 @@ impl Rack {
         let now = Time(1_000_000_000);
         let mut rack = Rack {
             now,
-            switch: Switch::new(config(), 7_000).unwrap(),
+            switch: switch(7_000),
             agents: (1..=3).map(|server| agent(now, server, u64::from(server), limits)).collect(),
             epoch: 7_000,
             is_lost: Box::new(|_, _, _| false),
@@ -160,7 +91,7 @@ impl Rack {
     /// The switch loses all entries.
     pub fn restart_switch(&mut self) {
         self.epoch += 1_000;
-        self.switch = Switch::new(config(), self.epoch).unwrap();
+        self.switch = switch(self.epoch);
     }
 
     pub fn no_losses(&mut self) {
@@ -211,7 +142,7 @@ impl Rack {
             }
             Transmit::Switch(payload) => {
                 if !(self.is_lost)(from, None, &payload[..]) {
-                    let mut frame = control_frame(from, &payload[..]);
+                    let mut frame = control_frame(&places(), from, &payload[..]);
                     let decision = self.switch.handle_frame(self.now, port(from), &mut frame);
                     let to = match decision.action {
                         Action::Answer => from,
@@ -239,7 +170,7 @@ impl Rack {
     /// A client's segment with this sequence number passes the switch. Returns the server's port, and the frame there.
     pub fn client_sends(&mut self, seq: u32) -> (u8, Vec<u8>) {
         let mut frame = segment(seq);
-        match self.switch.handle_frame(self.now, port(CLIENT_PORT), &mut frame).action {
+        match self.switch.handle_frame(self.now, port(CLIENT), &mut frame).action {
             Action::To(port) => (port.number(), frame),
             other => panic!("{other:?}"),
         }
@@ -322,41 +253,10 @@ fn tcp_frame((seq, flags): (u32, tcp::Flags), target_mac: Mac, target: SocketAdd
     let header =
         tcp::Header { source: client().port(), target: target.port(), seq, flags, ..tcp::Header::default() };
     let length = header.header_bytes() + 4;
-    let (mut frame, pseudo) = ip_frame((mac(CLIENT_PORT), target_mac), (client(), target), 6, length);
+    let (mut frame, pseudo) =
+        ip_frame((mac(CLIENT), target_mac), (client(), target), ipv4::PROTOCOL_TCP, length);
     let at = frame.len() - length;
     frame[at + header.header_bytes()..].copy_from_slice(b"data");
     header.emit(&mut frame[at..], 4, pseudo);
     frame
-}
-
-fn control_frame(server: u8, payload: &[u8]) -> Vec<u8> {
-    let source = SocketAddr::new(place(server).ip(), 7301);
-    let macs = (mac(server), Mac([2, 1, 0, 0, 0, server]));
-    let length = udp::HEADER_BYTES + payload.len();
-    let (mut frame, pseudo) = ip_frame(macs, (source, end(CONTROL)), 17, length);
-    let at = frame.len() - length;
-    frame[at + udp::HEADER_BYTES..].copy_from_slice(payload);
-    let header = udp::Header { source: 7301, target: 7300, payload_bytes: payload.len() as u16 };
-    header.emit(&mut frame[at..], pseudo);
-    frame
-}
-
-fn ip_frame(
-    (source_mac, target_mac): (Mac, Mac),
-    (source, target): (SocketAddr, SocketAddr),
-    protocol: u8,
-    length: usize,
-) -> (Vec<u8>, checksum::Sum) {
-    let v4 = |end: SocketAddr| match end {
-        SocketAddr::V4(end) => *end.ip(),
-        SocketAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-    };
-    let at = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
-    let mut frame = vec![0; at + length];
-    let header = ethernet::Header { target: target_mac, source: source_mac, kind: ethernet::KIND_IPV4 };
-    header.emit(frame.first_chunk_mut().unwrap());
-    let (source, target) = (v4(source), v4(target));
-    let ip = ipv4::Header::new(source, target, protocol, length as u16);
-    ip.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().unwrap());
-    (frame, checksum::pseudo_v4(source, target, protocol, length as u32))
 }

@@ -1,4 +1,4 @@
-//! Orders become moves, and connections leave.
+//! Begins the moves that were ordered, and exports connections.
 
 use alloc::vec::Vec;
 
@@ -51,8 +51,9 @@ impl Server {
         }
     }
 
-    /// All frames that [`poll_transmit`](Self::poll_transmit) has returned have left: connections whose targets are ready
-    /// leave behind them. Call it after each turn, and [`poll_datagram`](Self::poll_datagram) after it.
+    /// Call this when the device has taken all frames that [`poll_transmit`](Self::poll_transmit) has returned: connections
+    /// whose targets are ready are exported now, so that their states follow their frames. Call
+    /// [`poll_datagram`](Self::poll_datagram) after it.
     pub fn frames_sent<A: Movable>(&mut self, application: &mut A, now: Time) {
         while let Some(flow) = self.exports.pop_front() {
             // The switch may have ended the move since `Event::Export`.
@@ -68,7 +69,7 @@ impl Server {
             return self.with_agent(|agent| agent.not_exported(now, flow));
         };
         if !application.is_at_safe_point(conn) {
-            // The rest of the request waits at the target, which returns it.
+            // The packets of the rest of the request wait at the target, which returns them.
             self.counters.stopped += 1;
             self.orders.stop(&flow);
             return self.with_agent(|agent| agent.not_exported(now, flow));

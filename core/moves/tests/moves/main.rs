@@ -5,4 +5,6 @@ mod echo;
 mod orders;
 mod policy;
 mod rack;
+#[path = "../../../handoff/tests/support/service.rs"]
+mod service;
 mod streams;

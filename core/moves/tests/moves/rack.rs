@@ -1,88 +1,35 @@
 //! The hosts and the switch between them.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use spillway_auth::{Key, SwitchKey};
-use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings, Transmit};
+use spillway_handoff::{Agent, Limits, Transmit};
 use spillway_moves::{Counters, Decision, Meter, Order, OrderError, OrderResult, Server};
-use spillway_rules::config::{
-    Config, Mode, Place, Port, PortId, Server as ConfigServer, ServiceId, Services, Station,
-};
-use spillway_rules::{Action, Address, Switch};
+use spillway_rules::{Action, Switch};
 use spillway_tcp::{Listener, Resolver, Settings, Stack, isn};
 use spillway_transport::{Time, Transport};
-use spillway_wire::handoff::Run;
-use spillway_wire::packet::ethernet::{self, Mac};
-use spillway_wire::packet::{checksum, ipv4, udp};
+use spillway_wire::packet::{ethernet, ipv4, udp};
 use spillway_wire::switch::{Flow, ServerId};
 
 use crate::client::Client;
 use crate::echo::Echo;
+pub use crate::service::OWNER_TIMEOUT;
+use crate::service::{CLIENT, agent_settings, control_frame, end, mac, port, switch_config};
 
-pub const OWNER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time of one turn.
 const TURN: Duration = Duration::from_micros(100);
-const CONTROL: &str = "10.0.255.254:7300";
-const CLIENT: u8 = 9;
-const SERVICE: ServiceId = ServiceId(1);
-
-fn end(text: &str) -> SocketAddr {
-    text.parse().unwrap()
-}
 
 fn place(server: u8) -> SocketAddr {
     if server == 1 { end("10.0.0.1:80") } else { end("10.0.0.3:8080") }
 }
 
-fn mac(host: u8) -> Mac {
-    Mac([2, 0, 0, 0, 0, host])
+fn places() -> [SocketAddr; 2] {
+    [1, 2].map(place)
 }
 
-fn port(number: u8) -> PortId {
-    PortId::new(number).unwrap()
-}
-
-fn key(server: u8) -> SwitchKey {
-    SwitchKey::from_bytes([server; 16])
-}
-
-fn config() -> Config {
-    let may_own: Services = [SERVICE].into_iter().collect();
-    let port_of = |number, is_server| Port {
-        id: port(number),
-        mac: Mac([2, 1, 0, 0, 0, number]),
-        is_server,
-        may_own: if is_server { may_own } else { Services::NONE },
-    };
-    let at = |number: u8| Place {
-        at: place(number).into(),
-        service: place(1).into(),
-        number: SERVICE,
-        server: ServerId(number),
-    };
-    let server = |number| ConfigServer {
-        id: ServerId(number),
-        key: key(number),
-        address: Address::from(place(number).ip()),
-        mac: mac(number),
-        port: port(number),
-    };
-    Config {
-        mode: Mode::Gateway,
-        ports: vec![port_of(1, true), port_of(2, true), port_of(CLIENT, false)],
-        stations: [1, 2, CLIENT].map(|n| Station { mac: mac(n), port: port(n) }).into(),
-        prefixes: Vec::new(),
-        own_addresses: vec![Address::from(end(CONTROL).ip())],
-        control: vec![end(CONTROL).into()],
-        daemon_key: SwitchKey::from_bytes([0xda; 16]),
-        servers: vec![server(1), server(2)],
-        places: vec![at(1), at(2)],
-        owner_timeout: OWNER_TIMEOUT,
-        flows_max: 16,
-        service_flows_max: Default::default(),
-    }
+fn switch(epoch: u64) -> Switch {
+    Switch::new(switch_config(&places()), epoch).unwrap()
 }
 
 fn stack(now: Time, host: u8, ip: IpAddr, connections_max: u32) -> Stack {
@@ -97,24 +44,7 @@ fn stack(now: Time, host: u8, ip: IpAddr, connections_max: u32) -> Stack {
 fn server(now: Time, number: u8, connections_max: u32) -> Server {
     let mut stack = stack(now, number, place(number).ip(), connections_max);
     stack.set_listening(0, number == 1);
-    let agent = AgentSettings {
-        id: ServerId(number),
-        key: key(number),
-        peers_key: Key::from_secret([5; 32]),
-        run: Run::new(u64::from(number)).unwrap(),
-        mac: mac(number),
-        services: vec![Service {
-            endpoint: place(1).into(),
-            place: place(number).into(),
-            original: ServerId(1),
-        }],
-        peers: [1, 2].map(|id| Peer { id: ServerId(id), mac: mac(id) }).into(),
-        heartbeat: Duration::from_millis(10),
-        owner_timeout: OWNER_TIMEOUT,
-        times: MoveTimes::default(),
-        time_wait: Duration::from_secs(1),
-        limits: Limits::default(),
-    };
+    let agent = agent_settings(&places(), number, u64::from(number), Limits::default());
     Server::new(stack, Some(Agent::new(now, agent)), [place(1).into()])
 }
 
@@ -184,7 +114,7 @@ impl Rack {
         };
         let mut rack = Rack {
             now,
-            switch: Switch::new(config(), 7_000).unwrap(),
+            switch: switch(7_000),
             hosts: [host(1, 100), host(2, connections_max)],
             client: Client::new(stack(now, CLIENT, end("10.0.0.2:0").ip(), 100)),
             others: Vec::new(),
@@ -213,7 +143,7 @@ impl Rack {
 
     /// The switch loses all entries, and begins a new epoch.
     pub fn restart_switch(&mut self) {
-        self.switch = Switch::new(config(), 8_000).unwrap();
+        self.switch = switch(8_000);
     }
 
     pub fn host(&mut self, number: u8) -> &mut Host {
@@ -318,7 +248,9 @@ impl Rack {
         }
         while let Some(transmit) = self.host(number).server.poll_datagram(now) {
             match transmit {
-                Transmit::Switch(payload) => self.forward(number, control_frame(number, &payload[..])),
+                Transmit::Switch(payload) => {
+                    self.forward(number, control_frame(&places(), number, &payload[..]))
+                }
                 Transmit::Server { to: ServerId(to), payload } => {
                     if !(self.is_lost)(number) {
                         self.host(to).datagrams.push_back(payload);
@@ -355,34 +287,4 @@ fn datagram_in(frame: &[u8]) -> Option<Vec<u8>> {
     }
     let (_, payload) = udp::Header::parse_v4(payload, ip.source, ip.target).ok()?;
     Some(payload.to_vec())
-}
-
-fn control_frame(server: u8, payload: &[u8]) -> Vec<u8> {
-    let v4 = |end: SocketAddr| match end.ip() {
-        IpAddr::V4(ip) => ip,
-        IpAddr::V6(_) => Ipv4Addr::UNSPECIFIED,
-    };
-    let (source, target) = (v4(place(server)), v4(end(CONTROL)));
-    let length = udp::HEADER_BYTES + payload.len();
-    let at = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
-    let mut frame = vec![0; at + length];
-    let switch = Mac([2, 1, 0, 0, 0, server]);
-    let header = ethernet::Header { target: switch, source: mac(server), kind: ethernet::KIND_IPV4 };
-    header.emit(frame.first_chunk_mut().unwrap());
-    let ip = ipv4::Header {
-        source,
-        target,
-        protocol: ipv4::PROTOCOL_UDP,
-        ttl: 64,
-        dscp_ecn: 0,
-        ident: 0,
-        dont_fragment: true,
-        payload_bytes: length as u16,
-    };
-    ip.emit(frame[ethernet::HEADER_BYTES..].first_chunk_mut().unwrap());
-    frame[at + udp::HEADER_BYTES..].copy_from_slice(payload);
-    let header = udp::Header { source: 7301, target: 7300, payload_bytes: payload.len() as u16 };
-    let pseudo = checksum::pseudo_v4(source, target, ipv4::PROTOCOL_UDP, length as u32);
-    header.emit(&mut frame[at..], pseudo);
-    frame
 }

@@ -25,22 +25,30 @@ pub struct LoadSample {
 
 /// The server's load. All loads are shares of the capacity: 1 is full.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnLoad {
+pub struct OwnLoad {
     queueing_full: Duration,
     last: Option<Time>,
     /// The larger of CPU use and queueing time, as helpers report the largest of their shares.
-    pub load: f64,
+    pub(crate) load: f64,
     /// CPU time of one request, in seconds of the capacity.
-    pub cost_s: f64,
+    pub(crate) cost_s: f64,
 }
 
 impl OwnLoad {
-    pub(crate) fn new(queueing_full: Duration) -> OwnLoad {
+    /// `queueing_full`: the queueing time that counts as full load; see
+    /// [`MigrationSettings::queueing_full`](super::MigrationSettings::queueing_full).
+    pub fn new(queueing_full: Duration) -> OwnLoad {
         OwnLoad { queueing_full, last: None, load: 0.0, cost_s: 0.0 }
     }
 
+    /// The load to state in heartbeats, in millionths of the capacity: the larger of CPU use and queueing time. Beyond
+    /// the capacity up to [`LOAD_REPORTED_MAX`].
+    pub fn reported(&self) -> u32 {
+        millionths(self.load)
+    }
+
     /// Takes a sample. Returns the time since the last one; `None` for the first, which has no known length.
-    pub(crate) fn sample(&mut self, now: Time, sample: LoadSample) -> Option<Duration> {
+    pub fn sample(&mut self, now: Time, sample: LoadSample) -> Option<Duration> {
         let cpu = share(sample.cpu.min(LOAD_MAX));
         let queueing = sample.queueing.as_secs_f64() / self.queueing_full.as_secs_f64();
         self.load = cpu.max(queueing).min(share(LOAD_REPORTED_MAX));
@@ -83,7 +91,7 @@ mod tests {
         let mut load = OwnLoad::new(Duration::from_millis(1));
         let mut load_of = |cpu, queueing_us| {
             load.sample(ms(10), LoadSample { cpu, queueing: Duration::from_micros(queueing_us), served: 1 });
-            millionths(load.load)
+            load.reported()
         };
         assert_eq!(load_of(600_000, 200), 600_000);
         assert_eq!(load_of(600_000, 900), 900_000);

@@ -27,12 +27,12 @@ use spillway_wire::switch::ServerId;
 
 pub use connections::{CONNECTIONS_MAX, ConnectionId};
 pub use decision::{Decision, Reason, Target};
-pub use load::{LOAD_REPORTED_MAX, LoadSample};
+pub use load::{LOAD_REPORTED_MAX, LoadSample, OwnLoad};
 pub use peers::{PEERS_MAX, PeerReport};
 pub use settings::{MigrationSettings, MoveLimits, MovePolicy, ProactiveSettings, ReactiveSettings};
 
 use self::connections::Connections;
-use self::load::{OwnLoad, millionths};
+
 use self::peers::Peers;
 use self::proactive::Proactive;
 use self::reactive::Reactive;
@@ -218,10 +218,9 @@ impl Migration {
         (!self.planned.is_empty()).then(|| self.limiter.next_at())
     }
 
-    /// The load to state in heartbeats, in millionths of the capacity: the larger of CPU use and queueing time. Beyond
-    /// the capacity up to [`LOAD_REPORTED_MAX`].
+    /// The load to state in heartbeats, as [`OwnLoad::reported`] returns it.
     pub fn reported_load(&self) -> u32 {
-        millionths(self.own.load)
+        self.own.reported()
     }
 
     /// Number of connections that the policy knows.

@@ -65,7 +65,7 @@ impl Config {
     }
 
     fn check_ports(&self) -> Result<(), ConfigError> {
-        // One number is the daemon's.
+        // One of the numbers is that of the daemon's port.
         if self.ports.len() > PORTS_MAX - 1 {
             return Err(ConfigError::TooManyPorts(self.ports.len()));
         }

@@ -92,7 +92,8 @@ fn repeated_target(entry: &Entry, request: &Request, term: u64) -> Option<Site> 
     (is_owner && entry.repeat_generation() == request.generation).then_some(pending_move.target)
 }
 
-/// Whether a flow without entry is the sender's to move, and here.
+/// Checks that the sender may move a flow without an entry: the sender is the original owner, and the entries of the flow's
+/// service are in this switch's table.
 fn check_original(context: &Context<'_>, request: &Request, service: &Place) -> Result<(), Status> {
     if service.server != request.sender || !context.tables.is_arbitrated(service) {
         Err(Status::Forbidden)
@@ -108,7 +109,7 @@ fn check_original(context: &Context<'_>, request: &Request, service: &Place) -> 
     }
 }
 
-/// Whether a flow with an entry is the sender's to move.
+/// Checks that the sender may move a flow with an entry.
 fn check_owner(entry: &Entry, request: &Request, term: u64) -> Result<(), Status> {
     if entry.stage() != Stage::Owned {
         return Err(Status::Stale);

@@ -87,26 +87,26 @@ enum Fin {
     /// A packet of the end had a FIN; the acknowledgement number that covers it. Only the other end knows whether it is
     /// the connection's: a host that does not know the sequence number can forge a FIN of the client.
     Claimed(u32),
-    /// The other end has acknowledged it.
+    /// The other end has acknowledged the FIN.
     Acknowledged,
 }
 
 impl Fin {
-    /// A packet of the end.
+    /// Records a packet of this end.
     fn send(&mut self, segment: &Segment) {
         if segment.flags.has_fin() && *self != Fin::Acknowledged {
             *self = Fin::Claimed(segment.end);
         }
     }
 
-    /// A packet of the other end.
+    /// Records a packet of the other end, which may acknowledge the FIN.
     fn acknowledge(&mut self, segment: &Segment) {
         if segment.flags.has_ack() && *self == Fin::Claimed(segment.acknowledgement) {
             *self = Fin::Acknowledged;
         }
     }
 
-    /// The acknowledgement number that is awaited.
+    /// The acknowledgement number that would confirm the FIN; `None` if there is no unconfirmed FIN.
     fn claim(self) -> Option<u32> {
         match self {
             Fin::Claimed(end) => Some(end),
@@ -147,7 +147,7 @@ impl Entry {
             generation,
             repeat_generation: 0,
             owner: original,
-            // Its term does not matter: the flow could only return to itself.
+            // The original owner's term does not matter: its flow could only return to the original owner itself.
             original: Site { term: 0, ..original },
             last_packet: now,
             client_fin: Fin::None,
@@ -288,14 +288,14 @@ impl Entry {
         (self.stage, self.owner, self.generation) = (Stage::Owned, owner, generation);
     }
 
-    /// A packet from the client.
+    /// Records a packet from the client.
     pub(crate) fn client_packet(&mut self, now: Time, segment: &Segment) {
         self.last_packet = now;
         self.client_fin.send(segment);
         self.owner_fin.acknowledge(segment);
     }
 
-    /// A packet from the owner.
+    /// Records a packet from the owner.
     pub(crate) fn owner_packet(&mut self, now: Time, segment: &Segment) {
         self.last_packet = now;
         self.owner_fin.send(segment);

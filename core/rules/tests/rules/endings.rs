@@ -16,7 +16,7 @@ fn moved() -> World {
     world
 }
 
-/// Whether the flow still has an entry, asked in a way that settles it.
+/// Whether the flow still has an entry. The *get* that asks settles the entry.
 fn has_entry(world: &World) -> bool {
     world.clone().send(Message::new(4, Kind::Get)).status() == Status::Ok
 }
@@ -218,7 +218,7 @@ fn an_entry_of_no_use_ends_after_10_minutes() {
     assert!(has_entry(&world));
     world.pass(Duration::from_millis(10));
     assert!(!has_entry(&world));
-    // A move is of use.
+    // An entry with a move under way is not redundant.
     let mut world = World::new();
     world.ask(1, 2);
     world.own(1);
@@ -227,7 +227,7 @@ fn an_entry_of_no_use_ends_after_10_minutes() {
     world.send(prepare.generation(world.generation())).relayed();
     world.pass(Duration::from_secs(59));
     assert!(has_entry(&world));
-    // So is a flow that has moved.
+    // The entry of a flow that has moved is not redundant.
     let mut world = moved();
     world.pass(Duration::from_secs(1200));
     assert!(has_entry(&world));

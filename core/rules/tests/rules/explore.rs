@@ -249,7 +249,7 @@ impl Run {
             (1..=3).filter(|host| self.connections[usize::from(host - 1)] == Connection::Live).collect();
         assert!(live.len() <= 1, "hosts {live:?} transmit: {self:#?}");
         let Some(host) = live.first() else { return };
-        // As the next packet will find it.
+        // A *get* settles the entry of the copy, as the next packet would.
         let mut settled = self.world.clone();
         settled.send(Message::new(4, Kind::Get));
         let owner = settled.entry().map_or(ServerId(1), |entry| entry.owner.server);

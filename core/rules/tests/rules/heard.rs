@@ -51,14 +51,14 @@ fn exactly_one_server_is_heard_in_every_state() {
     assert_eq!(heard(&world), [(1, service())], "held: the owner before the move");
     world.own(2);
     assert_eq!(heard(&world), [(2, place_of(2))], "owned");
-    // Move on, from a server that is not the original.
+    // The flow moves on, from a server that is not the original owner.
     world.ask(2, 3);
     assert_eq!(heard(&world), [(2, place_of(2))]);
     world.ready(3);
     assert_eq!(heard(&world), [(2, place_of(2))]);
     world.own(3);
     assert_eq!(heard(&world), [(3, place_of(3))]);
-    // And back.
+    // The flow moves back to the original owner.
     let home = Message::new(3, Kind::Hold).generation(world.generation()).site(service(), server_mac(1));
     world.send(home);
     assert_eq!(heard(&world), [(3, place_of(3))]);
@@ -93,7 +93,7 @@ fn the_owner_must_send_from_its_port_and_its_ethernet_address() {
     let decision = world.server_sends_frame(2, &other_port).0;
     assert_eq!(decision, to(Verdict::Switched, 0), "no place: a packet like any other");
     assert_eq!(world.server_sends_frame(2, &from_owner).0, to(Verdict::FromOwner, 0));
-    // The same without an entry.
+    // The same segments of a flow without an entry.
     let mut world = World::new();
     let original = server_frame(1, service(), ACK);
     let other_mac = Frame { source_mac: mac(77), ..original.clone() };

@@ -193,7 +193,7 @@ fn a_repeated_own_states_the_owner() {
     assert_eq!(repeated.outcome(), (Status::Ok, FlowState::Owned));
     assert_eq!(repeated.view.owner().unwrap().endpoint(), place_of(2));
     assert_eq!((repeated.view.generation(), world.entry()), (world.generation(), entry));
-    // Not after the next change.
+    // After the next change the repeated *own* is refused.
     world.move_flow(2, 3);
     assert_eq!(world.send(own).status(), Status::Forbidden);
 }
@@ -219,14 +219,14 @@ fn an_original_owner_knows_whether_its_own_has_won() {
             assert_eq!(world.send(own).outcome(), (Status::Ok, FlowState::Owned));
         }
     }
-    // The deadline has the same result as the owner's own.
+    // A move that ends by its deadline has the same result as one that the owner ends by *own*.
     let mut world = World::new();
     world.ask(1, 2);
     world.ready(2);
     let own = Message::new(1, Kind::Own).generation(world.generation());
     world.pass(crate::world::LIFETIME);
     assert_eq!(world.send(own).outcome(), (Status::Ok, FlowState::Owned));
-    // So has a refusal.
+    // A move that the target refuses has the same result, too.
     world.ask(1, 2);
     let own = Message::new(1, Kind::Own).generation(world.generation());
     let refused = Message::new(2, Kind::Prepared).generation(world.generation()).status(Status::Full);

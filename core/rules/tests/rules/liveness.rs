@@ -13,7 +13,7 @@ fn heartbeat(world: &mut World, server: u8) -> Status {
     world.send(Message::new(server, Kind::Heartbeat).load(1, 10, 1)).status()
 }
 
-/// Who owns the flow, asked in a way that settles it.
+/// Who owns the flow. The *get* that asks settles the entry.
 fn owner(world: &World) -> Option<(ServerId, FlowState)> {
     let mut world = world.clone();
     world.send(Message::new(4, Kind::Get));
@@ -151,7 +151,7 @@ fn a_silent_server_changes_nothing() {
         assert_eq!(world.send(message).status(), Status::NoOwner, "{kind}");
     }
     assert_eq!(world.send(Message::new(2, Kind::Get)).status(), Status::Ok);
-    // Nor is it a target.
+    // A server that is not an owner cannot be a target.
     let hold = |world: &World| Message::new(1, Kind::Hold).generation(world.generation()).place(2);
     assert_eq!(world.send(hold(&world)).status(), Status::NoOwner);
     let prepare = Message::new(1, Kind::Prepare).generation(world.generation()).place(2);

@@ -277,7 +277,7 @@ fn exactly_one_is_heard(world: &World, flow: &FlowView) -> bool {
         let frame = Frame::tcp(macs, (from, flow.client), ACK);
         world.clone().receive(server, frame.bytes()).0.verdict == Verdict::FromOwner
     };
-    // Settled by a look, as each packet does.
+    // A *get* settles the entry of the copy, as each packet does.
     let mut settled = world.clone();
     settled.send(Message::new(4, Kind::Get).client(flow.client));
     let Some(flow) = settled.entry_of(flow.client) else { return true };

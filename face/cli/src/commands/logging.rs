@@ -43,7 +43,7 @@ impl Args {
     pub(crate) fn start_daemon(&self) -> io::Result<()> {
         let args = self.clone();
         let log = Log::to_standard_error(move |dropped| args.dropped_line(dropped))?;
-        self.install(move || Line(log));
+        self.install(move || log);
         std::panic::set_hook(Box::new(|panic| {
             let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
             let place = panic.location().map(ToString::to_string);
@@ -102,20 +102,6 @@ fn is_coloured() -> bool {
     stderr().is_terminal()
         && !is_set("NO_COLOR")
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
-}
-
-/// Passes a line to a daemon's log; the tracing library writes each line with one call.
-struct Line(&'static Log);
-
-impl Write for Line {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.put(bytes.to_vec());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[derive(Clone, Default)]

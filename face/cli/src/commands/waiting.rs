@@ -5,19 +5,22 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use spillway_daemon::REQUEST_TIMEOUT;
+
 /// Time without an answer after which a command says that it waits.
 const NOTICE_AFTER: Duration = Duration::from_secs(2);
 /// Maximum number of daemons that are queried at one time: bounds the threads.
 const QUERIES_MAX: usize = 64;
 
-/// Sends a request to the daemon at `socket` by `ask`. If the answer takes longer than 2 s, a line on standard error
-/// says so.
+/// Sends a request to the daemon at `socket` by `ask`, which waits at most [`REQUEST_TIMEOUT`]. If the answer takes longer
+/// than [`NOTICE_AFTER`], a line on standard error says so.
 pub(super) fn with_notice<T>(socket: &Path, ask: impl FnOnce() -> T) -> T {
     let (answered, wait) = channel::<()>();
     let line = format!(
-        "no answer from {} for {} s: still waiting, at most 60 s; Ctrl-C cancels the request",
+        "no answer from {} for {} s: still waiting, at most {} s; Ctrl-C cancels the request",
         socket.display(),
-        NOTICE_AFTER.as_secs()
+        NOTICE_AFTER.as_secs(),
+        REQUEST_TIMEOUT.as_secs()
     );
     let notice = move || {
         if is_late(&wait, NOTICE_AFTER) {
@@ -25,7 +28,7 @@ pub(super) fn with_notice<T>(socket: &Path, ask: impl FnOnce() -> T) -> T {
             let _ = writeln!(stderr(), "{line}");
         }
     };
-    // Without a thread only the line is missing.
+    // If the host has no threads left, only the line is missing.
     let _ = std::thread::Builder::new().name("notice".into()).spawn(notice);
     let answer = ask();
     drop(answered);

@@ -3,13 +3,13 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 use spillway_lab::{Host, Launch, Process};
 use spillway_wire::packet::ethernet::Mac;
 
-use crate::daemon::terminate;
+use crate::daemon::{self, terminate};
 use crate::scene::{PLACE_PORT, Scene};
 use crate::support::{SPILLWAY, eventually};
 
@@ -67,20 +67,18 @@ impl Servers {
 
     /// Runs a command of `spillway` at a server's admin socket.
     pub fn command(&self, name: &str, arguments: &[&str]) -> Output {
-        Command::new(SPILLWAY).args(arguments).args(["--socket", self.socket(name)]).output().unwrap()
+        daemon::command(self.socket(name), arguments)
     }
 
     #[track_caller]
     fn result(&self, name: &str, arguments: &[&str]) -> Value {
-        let output = self.command(name, &[arguments, &["--json"]].concat());
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success(),
-            "{name}: {arguments:?}: {text}{}\n{}",
-            String::from_utf8_lossy(&output.stderr),
-            self.processes[usize::from(name == "b")].last_output()
-        );
-        serde_json::from_str::<Value>(&text).unwrap()["result"].take()
+        match daemon::try_result(self.socket(name), arguments) {
+            Ok(result) => result,
+            Err(output) => {
+                let log = self.processes[usize::from(name == "b")].last_output();
+                panic!("{name}: {arguments:?}: {output}\n{log}")
+            }
+        }
     }
 
     /// Overrides the policy of a server.

@@ -2,14 +2,13 @@
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{ErrorKind, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use super::Scratch;
+use super::terminal::Terminal;
 
 /// Returns the arguments to put before a command, so that its standard error goes to the file `log`.
 pub fn redirect_stderr(log: Option<&str>) -> Vec<String> {
@@ -62,31 +61,30 @@ fn pipe(scratch: &Scratch, name: &str, also_writes: bool) -> (String, File) {
     (path, end.unwrap())
 }
 
-/// A pseudo-terminal from which only the test reads.
-pub struct Terminal {
-    pub path: String,
-    master: OwnedFd,
+/// A terminal that takes the log of a process, and from which only the test reads.
+pub struct LogTerminal {
+    terminal: Terminal,
+    /// The end to which processes write.
     slave: File,
 }
 
-impl Terminal {
-    pub fn new() -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+impl LogTerminal {
+    pub fn new() -> LogTerminal {
+        let terminal = Terminal::new();
         // Servers that change their user must be able to open the terminal.
-        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        fs::set_permissions(&terminal.path, Permissions::from_mode(0o666)).unwrap();
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-        let slave = OpenOptions::new().write(true).custom_flags(flags).open(&path).unwrap();
-        Terminal { path, master, slave }
+        let slave = OpenOptions::new().write(true).custom_flags(flags).open(&terminal.path).unwrap();
+        LogTerminal { terminal, slave }
+    }
+
+    pub fn path(&self) -> &str {
+        &self.terminal.path
     }
 
     /// Reads at most this number of bytes; blocks until there is one.
-    pub fn read(&self, bytes_max: usize) -> String {
-        let mut bytes = vec![0; bytes_max];
-        let length = rustix::io::read(&self.master, &mut bytes).unwrap();
-        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    pub fn read(&mut self, bytes_max: usize) -> String {
+        self.terminal.read(bytes_max).expect("the test has the terminal open")
     }
 
     pub fn fill(&mut self) {

@@ -7,6 +7,7 @@ pub mod link;
 pub mod logs;
 pub mod sidecar;
 pub mod tampering;
+pub mod terminal;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,6 +26,10 @@ use spillway_ports::free_port;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const SPILLWAY: &str = env!("CARGO_BIN_EXE_spillway");
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
 
 /// A directory of one test, removed when dropped.
 pub struct Scratch(PathBuf);

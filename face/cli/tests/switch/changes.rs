@@ -11,7 +11,7 @@ use super::daemon::terminate;
 use super::datagrams::Stream;
 use super::scene::{PLACE_PORT, Scene};
 use super::support::{PATIENCE, SPILLWAY, eventually};
-use super::{connect, connect_and_move_rule, memcached, say_hello, say_hello_again};
+use super::{connect, connect_and_move_rule, memcached, say_hello, send_heartbeats};
 
 /// Runs `ip` in the namespace of the switch.
 pub fn ip(scene: &Scene, arguments: &str) {
@@ -82,7 +82,7 @@ fn numbers_stay_over_a_restart_and_a_missing_interface_stops_nothing() {
     assert!(problem_of(&scene, "late0").unwrap().contains("late0: cannot be found"));
     assert_eq!(client.get("key").as_deref(), Some(&b"value"[..]));
     // The servers' terms have stayed.
-    say_hello_again(&scene, &mut agents);
+    send_heartbeats(&scene, &mut agents);
     // A reload works without the interface, too.
     scene.result(&["reload"]);
 

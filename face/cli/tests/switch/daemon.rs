@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use spillway_lab::{LabError, Launch, Process};
 
-use crate::support::{SPILLWAY, eventually};
+use crate::support::{SPILLWAY, eventually, text};
 
 /// A mount namespace with a BPF file system, in which daemons run: the machine may have none, or one with the pins of others.
 pub struct Mounts(Process);
@@ -52,10 +52,20 @@ pub fn command(socket: &str, arguments: &[&str]) -> Output {
 /// The field `result` of a command that succeeds.
 #[track_caller]
 pub fn result(socket: &str, arguments: &[&str]) -> Value {
+    match try_result(socket, arguments) {
+        Ok(result) => result,
+        Err(output) => panic!("{arguments:?}: {output}"),
+    }
+}
+
+/// The field `result` of a command, or the output of a command that fails.
+pub fn try_result(socket: &str, arguments: &[&str]) -> Result<Value, String> {
     let output = command(socket, &[arguments, &["--json"]].concat());
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_str::<Value>(&text).unwrap()["result"].take()
+    if !output.status.success() {
+        return Err(text(&output.stdout) + &text(&output.stderr));
+    }
+    let document: Value = serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
+    Ok(document["result"].clone())
 }
 
 /// Asks the daemon to end, as a service manager does.

@@ -8,10 +8,11 @@ use serde_json::Value;
 use spillway_auth::Key;
 use spillway_lab::{Agent, Forwarding, Host, Lab, Launch, Process};
 use spillway_wire::packet::ethernet::Mac;
-use spillway_wire::switch::{Endpoint, Flow, FlowState, Import, Relay, Request, ServerId, Site, Status};
+use spillway_wire::switch::{Flow, ServerId, Site};
 
 use crate::daemon::{self, Mounts};
 use crate::lab::{hosts, lab};
+use crate::rule;
 use crate::support::{PATIENCE, SPILLWAY, Scratch};
 
 const CONTROL_PORT: u16 = 9511;
@@ -179,34 +180,19 @@ impl Scene {
     /// because the servers' addresses are.
     pub fn agents(&self, family: usize) -> [Agent; 2] {
         let mut agents = self.agents_at(0);
-        for agent in &mut agents {
-            agent.hello().unwrap();
-        }
-        self.heartbeats(&mut agents, family);
+        rule::say_hello(&mut agents, self.service(family).into());
         agents
     }
 
     pub fn heartbeats(&self, agents: &mut [Agent; 2], family: usize) {
-        let service = Endpoint::from(self.service(family));
-        for agent in agents {
-            let heartbeat = Request::Heartbeat { service, load: 5, free_places: 9, weight: 1 };
-            assert_eq!(agent.ask(heartbeat).unwrap().status, Status::Ok);
-        }
+        rule::send_heartbeats(agents, self.service(family).into());
     }
 
     /// Moves the rule of a client's flow to server `b`, whether the client has connected or not. Returns the generation.
-    pub fn move_rule(&self, [a, b]: &mut [Agent; 2], client: SocketAddr, family: usize) -> u64 {
+    pub fn move_rule(&self, agents: &mut [Agent; 2], client: SocketAddr, family: usize) -> u64 {
         let flow = Flow::new(client.into(), self.service(family).into()).unwrap();
         let place = Site::new(self.place(family).into(), Mac(self.b.mac())).unwrap();
-        a.send(Request::Prepare { flow, replaces: 0, target: Some(place), lifetime_ms: 5_000 }).unwrap();
-        let relayed = b.relayed().unwrap();
-        let Relay::Prepare { generation, .. } = relayed else { panic!("{relayed:?}") };
-        b.send(Request::Prepared { flow, asked: generation, import: Import::Ready(place) }).unwrap();
-        let relayed = a.relayed().unwrap();
-        assert!(matches!(relayed, Relay::Prepared { .. }), "{relayed:?}");
-        let owned = b.ask(Request::Own { flow, replaces: generation }).unwrap();
-        assert_eq!((owned.status, owned.state), (Status::Ok, FlowState::Owned));
-        owned.generation
+        rule::move_rule(agents, flow, place)
     }
 
     /// Ends the laboratory. Without it a failed removal of the laboratory would not be noticed.

@@ -29,7 +29,7 @@ pub(crate) use show::mode_text;
 pub struct SwitchConfig {
     /// Name in status, metrics and logs, and of the directory of the switch's pinned tables.
     pub name: String,
-    /// Between several interfaces, or on a server's own one.
+    /// Whether the switch runs between several interfaces or on a server's own interface.
     pub mode: Mode,
     /// Where servers send control messages: one address of each family at most.
     pub control: Vec<SocketAddr>,

@@ -25,8 +25,7 @@ section! {
     /// need not be listed. At most 64.
     addresses: Texts, "list of IP addresses", "[]";
     /// Time without heartbeats after which a server is silent. Each of its flows returns to the original server at the flow's
-    /// next packet or message, while at least one other server sends heartbeats. `20ms` to `1h`; a server should send a heartbeat
-    /// every 10 ms.
+    /// next packet or message. `20ms` to `1h`; a server should send ten heartbeats in this time.
     owner_timeout: Any, "time", "\"1s\"";
     /// Maximum number of flows with an entry: those that are moved, or were. 1 to 16,777,216, of about 280 bytes each, which
     /// the kernel takes at once: 36 MB with the default. A change takes effect when the tables are made anew, and every flow

@@ -21,7 +21,7 @@ pub(super) enum Attachment {
     },
     /// At an interface of another network namespace.
     Elsewhere,
-    /// At none: the interface was removed, or another process has detached the program.
+    /// At no interface: the interface was removed, or another process has detached the program.
     Nowhere,
 }
 

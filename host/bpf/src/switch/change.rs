@@ -99,7 +99,7 @@ fn prepare(
     for (port, index) in ports.linked()? {
         if wanted.get(&port) == Some(&index) {
             change.kept.insert(port);
-            // Of an earlier version of the program, or removed by somebody.
+            // The filter may be that of an earlier version of the program, or another program may have removed it.
             failures.extend(ports.repair_filter(port).err().map(|error| (port, error)));
         } else if wanted.contains_key(&port) || wanted.values().any(|one| *one == index) {
             ports.forget(port)?;

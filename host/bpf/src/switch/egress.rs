@@ -99,7 +99,7 @@ pub(super) fn open(ingress: &Object) -> Result<OpenObject, BpfError> {
     let mut object = object::open(NAME, object::SWITCH_EGRESS)?;
     object::set_constant(&mut object, ".rodata.mode");
     for mut map in object.maps_mut() {
-        // The constants are the object's own.
+        // The map with the constants belongs to each object; the other maps are shared.
         let is_shared = !map.name().to_string_lossy().contains(".rodata");
         let shared = ingress.maps().find(|shared| is_shared && shared.name() == map.name());
         let Some(shared) = shared else { continue };

@@ -58,7 +58,7 @@ pub enum PinError {
     Namespace {
         /// The directory.
         directory: PathBuf,
-        /// A port with an interface there.
+        /// A port whose interface is in that namespace.
         port: PortId,
     },
     /// The directory has no pins of a switch.

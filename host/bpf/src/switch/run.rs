@@ -18,7 +18,7 @@ const XDP_REDIRECT: u32 = 4;
 const RUN_BYTES: usize = 24;
 /// Bytes of `struct xdp_md` in <linux/bpf.h>.
 const CONTEXT_BYTES: usize = 24;
-/// In test runs the key of a port in the map `interfaces` is this number plus the port's: above all real indexes.
+/// In test runs the key of a port in the map `interfaces` is this number plus the port's number: above all real indexes.
 const TEST_INTERFACE: u32 = 1 << 30;
 
 /// The program's decision on a frame.
@@ -50,25 +50,12 @@ pub(super) fn test_run(
     data.extend(test_interface(port).to_ne_bytes());
     data.resize(RUN_BYTES, 0);
     data.extend_from_slice(frame);
-    let mut context = [0; CONTEXT_BYTES];
-    context[..4].copy_from_slice(&(RUN_BYTES as u32).to_ne_bytes());
-    context[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
-    let mut after = vec![0; data.len()];
-    let input = ProgramInput {
-        context_in: Some(&mut context),
-        data_in: Some(&data),
-        data_out: Some(&mut after),
-        repeat: 1,
-        ..ProgramInput::default()
-    };
-    let output = program
-        .test_run(input)
+    let Outcome { returned, duration, data: mut after } = run_on(program, RUN_BYTES, &data)
         .map_err(BpfError::of("cannot run the program `spillway_switch` on a frame"))?;
-    let (action, duration) = (output.return_value, output.duration);
     let number = |at: usize| u32::from_ne_bytes(*after[at..].first_chunk().expect("inside struct test_run"));
     let (verdict, egress) = (number(12), number(16));
     let verdict = *Verdict::ALL.get(verdict as usize).expect("c/switch/verdicts.h has the same list");
-    let action = action_of(mode, verdict, action, port, egress);
+    let action = action_of(mode, verdict, returned, port, egress);
     Ok((TestRun { verdict, action, frame: after.split_off(RUN_BYTES) }, duration))
 }
 
@@ -102,18 +89,34 @@ pub(super) fn internal_run(
     let mark = u32::from(port.number()).to_ne_bytes();
     let mark = if port == PortId::DAEMON { &[][..] } else { &mark[..] };
     let data = [mark, frame].concat();
+    let Outcome { returned, data: mut after, .. } = run_on(program, mark.len(), &data)
+        .map_err(BpfError::of("cannot hand a control message to the switch"))?;
+    Ok((returned == XDP_TX).then(|| after.split_off(mark.len())))
+}
+
+/// The outcome of one run of a program.
+struct Outcome {
+    /// The value that the program returned.
+    returned: u32,
+    duration: Duration,
+    /// Metadata and frame as the program left them.
+    data: Vec<u8>,
+}
+
+/// Runs a program once. The first `metadata_bytes` bytes of `data` are metadata before the frame.
+fn run_on(program: &ProgramMut<'_>, metadata_bytes: usize, data: &[u8]) -> libbpf_rs::Result<Outcome> {
     let mut context = [0; CONTEXT_BYTES];
-    context[..4].copy_from_slice(&(mark.len() as u32).to_ne_bytes());
+    context[..4].copy_from_slice(&(metadata_bytes as u32).to_ne_bytes());
     context[4..8].copy_from_slice(&(data.len() as u32).to_ne_bytes());
     let mut after = vec![0; data.len()];
     let input = ProgramInput {
         context_in: Some(&mut context),
-        data_in: Some(&data),
+        data_in: Some(data),
         data_out: Some(&mut after),
         repeat: 1,
         ..ProgramInput::default()
     };
-    let output =
-        program.test_run(input).map_err(BpfError::of("cannot hand a control message to the switch"))?;
-    Ok((output.return_value == XDP_TX).then(|| after.split_off(mark.len())))
+    let output = program.test_run(input)?;
+    let (returned, duration) = (output.return_value, output.duration);
+    Ok(Outcome { returned, duration, data: after })
 }

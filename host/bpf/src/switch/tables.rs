@@ -160,7 +160,7 @@ impl Tables {
 /// Makes a map contain exactly the entries in `after`. `before`: those that it contains now. An entry that stays is not
 /// written, because the kernel could reuse its element for another entry while the program reads it.
 fn replace(map: &Map, before: &Entries, after: &Entries) -> Result<(), BpfError> {
-    // The old entries first, because the map may have no room for both.
+    // Old entries are removed first, because the map may have no room for old and new ones together.
     before.keys().filter(|key| !after.contains_key(*key)).try_for_each(|key| map.remove(key))?;
     let mut changed = after.iter().filter(|(key, value)| before.get(*key) != Some(value));
     changed.try_for_each(|(key, value)| map.set(key, value))
@@ -170,7 +170,7 @@ fn ports(config: &Config) -> Entries {
     let ports = (0..PORTS_MAX as u8).filter_map(PortId::new);
     let value = |id| match (id, config.mode) {
         (PortId::DAEMON, _) => layout::port(None, true),
-        // It has the rights of the interface's port.
+        // The local server's port has the rights of the interface's port.
         (PortId::LOCAL, Mode::Host) => layout::port(config.port(PortId::HOST), true),
         _ => layout::port(config.port(id), false),
     };

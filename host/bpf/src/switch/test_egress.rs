@@ -12,7 +12,8 @@ use crate::{BpfError, object};
 const TC_ACT_SHOT: u32 = 2;
 /// Bytes of `struct __sk_buff` in <linux/bpf.h>.
 const CONTEXT_BYTES: usize = 192;
-/// Where it has `cb`: the time of the run in two words, and after the run the verdict in the third.
+/// Offset of the field `cb` of `struct __sk_buff`: it has the time of the run in two words, and after the run the verdict in
+/// the third.
 const CONTROL_BUFFER: usize = 48;
 
 /// The program, with the maps of a program that was loaded for tests.

@@ -121,7 +121,7 @@ fn a_filter_that_somebody_has_removed_is_attached_again() {
 fn a_port_without_a_filter_is_refused_and_other_filters_stay() {
     isolated(|bpf| {
         create_interfaces();
-        // Excludes `clsact`, and has no egress.
+        // This discipline excludes `clsact`, and has no egress.
         tc("qdisc add dev port0 handle ffff: ingress");
         let mut switch = Switch::open_or_create(&bpf.join("switch"), &host_config(), EPOCH).unwrap();
         let failures = switch.apply(&host_config(), &interfaces(&PORT)).unwrap();
@@ -129,7 +129,7 @@ fn a_port_without_a_filter_is_refused_and_other_filters_stay() {
         assert!(texts[0].starts_with("0: cannot attach a tc program to the egress"), "{texts:?}");
         assert_only_at(&[]);
         tc("qdisc del dev port0 ingress");
-        // A filter of somebody else, which passes all packets.
+        // The filter of another program, which passes all packets.
         tc("qdisc add dev port0 clsact");
         let file = bpf.with_extension("bytecode");
         std::fs::write(&file, "1,6 0 0 0").unwrap();
@@ -156,7 +156,7 @@ fn a_change_to_another_interface_takes_the_filter_along() {
         let switch = open(&pins, &host_config(), EPOCH, &PORT);
         assert_only_at(&["port0"]);
         drop(switch);
-        // No interface any more.
+        // The next process has no interface in its file.
         let _switch = open(&pins, &host_config(), EPOCH, &[]);
         assert_only_at(&[]);
     });
@@ -178,7 +178,7 @@ fn a_refused_change_leaves_program_and_filter_as_they_were() {
         assert_only_at(&["port0"]);
         assert_eq!(filter("port0"), before);
         assert!(matches!(switch.ports()[..], [(_, PortState::Attached { .. })]));
-        // Also if nothing but the tables change.
+        // The same holds if only the tables change.
         assert!(switch.apply(&after, &interfaces(&PORT)).is_err());
         assert_only_at(&["port0"]);
     });

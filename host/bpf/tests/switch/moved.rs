@@ -137,7 +137,7 @@ fn a_change_releases_an_interface_elsewhere() {
     });
 }
 
-/// With the port in the file and without it.
+/// One start has the port of the lost interface in its file, the other one does not.
 #[test]
 fn a_start_releases_interfaces_elsewhere_and_adopts_the_others() {
     isolated(|bpf| {

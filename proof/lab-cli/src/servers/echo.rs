@@ -64,7 +64,7 @@ impl Application for Echo {
 }
 
 impl Movable for Echo {
-    /// When the whole window is granted: the next server assumes this, without an attachment.
+    /// True when the whole window is granted: the next server assumes this, because there is no attachment.
     fn is_at_safe_point(&self, conn: Conn) -> bool {
         self.granted.get(&conn) == Some(&WINDOW_BYTES)
     }

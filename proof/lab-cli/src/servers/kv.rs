@@ -9,11 +9,11 @@ use spillway_transport::{Application, Conn, Event, Time, Transport};
 use super::protocol::{Outcome, Store};
 use super::replies::{Replies, empty};
 
-/// Bytes that a client may send ahead.
+/// Maximum number of bytes that a client may send ahead.
 const WINDOW_BYTES: usize = 64 * 1024;
-/// Bytes of unfinished requests and of waiting replies of all clients. A client beyond them is reset.
+/// Maximum total length of unfinished requests and waiting replies of all clients, in bytes. A client beyond it is reset.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// Bytes of items.
+/// Maximum total size of the stored items, in bytes.
 const STORE_BYTES_MAX: usize = 64 << 20;
 
 /// A key-value server: its store, and what it knows of each client.
@@ -73,7 +73,8 @@ impl Kv {
         client.granted += more;
         out.grant(conn, u32::try_from(more).unwrap_or(u32::MAX));
     }
-    /// Forgets a client, and frees what it holds.
+
+    /// Removes a client, and subtracts its held bytes from the total.
     fn forget(&mut self, conn: Conn) {
         if let Some(client) = self.clients.remove(&conn) {
             self.held -= client.held;
@@ -82,7 +83,7 @@ impl Kv {
 }
 
 impl Client {
-    /// Executes requests. Returns whether it has stopped because so many replies wait.
+    /// Executes requests. Returns whether execution has stopped because the buffer of replies is full.
     fn execute(&mut self, store: &mut Store) -> bool {
         let mut executed = 0;
         let is_full = loop {
@@ -145,7 +146,7 @@ impl Application for Kv {
 }
 
 impl Movable for Kv {
-    /// Between two requests, when all replies are with the stack.
+    /// True between two requests, when the stack has taken all replies.
     fn is_at_safe_point(&self, conn: Conn) -> bool {
         self.clients.get(&conn).is_some_and(|client| {
             client.granted == WINDOW_BYTES

@@ -1,6 +1,6 @@
 //! Options of servers on the user-level stack, and the process around them.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -89,25 +89,11 @@ fn start_log() -> io::Result<()> {
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_target(false)
-        .with_writer(move || Line(log))
+        .with_writer(move || log)
         .log_internal_errors(false);
     // Fails only if a log is already set up.
     let _ = tracing::subscriber::set_global_default(subscriber.finish());
     Ok(())
-}
-
-/// Passes a line to the log; the tracing library writes each line with one call.
-struct Line(&'static Log);
-
-impl Write for Line {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.put(bytes.to_vec());
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 #[cfg(test)]

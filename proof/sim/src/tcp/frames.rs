@@ -140,8 +140,8 @@ pub(crate) fn datagram(ends: Ends, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A frame with an IP packet whose payload is zeros, and the sum of the payload's pseudo header. Both ends have addresses
-/// of one family.
+/// Builds a frame with an IP packet whose payload is zeros. Also returns the checksum of the pseudo header for that payload.
+/// The addresses of both ends must be of the same family.
 fn packet(ends: Ends, protocol: u8, payload_bytes: usize) -> (Vec<u8>, checksum::Sum) {
     let family = Family::of(ends.source.ip());
     let mut frame = vec![0; family.transport_at() + payload_bytes];

@@ -83,7 +83,7 @@ impl Host {
         })
     }
 
-    /// Checks that each damaged frame counted as malformed. `has_noise`: others may have been malformed, too.
+    /// Checks that each damaged frame counted as malformed. `has_noise`: other frames may have been malformed, too.
     pub(crate) fn check(&self, has_noise: bool) -> Result<(), String> {
         let malformed = self.rack.sum(|counters| counters.frames_malformed);
         if malformed != self.damaged && !(has_noise && malformed > self.damaged) {

@@ -5,9 +5,9 @@ use spillway_handoff::Cause;
 /// Why a connection was lost without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
-    /// By design of the protocol of moves.
+    /// The protocol of moves gives the connection up in this case, by design.
     Protocol(Cause),
-    /// With the server that had it.
+    /// The server that had the connection has restarted.
     Server,
     /// The connection had ended at its server, which lost the flow before it could repeat its last segments.
     LastSegments,

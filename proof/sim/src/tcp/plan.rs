@@ -205,7 +205,7 @@ impl Plan {
             conditions_max,
             fault_ns_max: match planted {
                 Some(_) => 0,
-                // Moves are what faults disturb most.
+                // Faults disturb moves most: they are more frequent in worlds with moves.
                 None if may_fail => rng.pick(&[0, 20_000_000, 50_000_000, 200_000_000, 1_000_000_000]),
                 None => rng.pick(&[0, 50_000_000, 1_000_000_000]),
             },

@@ -72,7 +72,7 @@ impl PlantedFault {
         PlantedFault::Bounce,
     ];
 
-    /// Those that concern the protocol of moves: the worlds of [`scenario`](super::scenario) detect them.
+    /// The planted faults that concern the protocol of moves: the worlds of [`scenario`](super::scenario) detect them.
     pub const OF_MOVES: [PlantedFault; 4] = [
         PlantedFault::KeepSource,
         PlantedFault::ForgetBuffer,

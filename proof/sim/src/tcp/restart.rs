@@ -9,7 +9,7 @@ use spillway_wire::switch::Flow;
 use super::loss::Loss;
 use super::rack::{DROPS_MAX, Rack};
 
-/// Runs of one server are this far apart.
+/// The numbers of two consecutive runs of a server differ by this number.
 const RUN_STEP: u64 = 1_000_000;
 impl Rack {
     /// Flows of all open connections, whichever end has opened them.

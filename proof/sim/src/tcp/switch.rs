@@ -30,9 +30,9 @@ pub(crate) struct Departure {
 pub(crate) struct SimulatedSwitch {
     rules: Switch,
     config: Config,
-    /// Until then all frames are lost.
+    /// All frames are lost until this time.
     down_until: Time,
-    /// Until then frames wait.
+    /// Frames wait until this time.
     paused_until: Time,
     queue: VecDeque<(usize, Vec<u8>)>,
     /// Restarts that lost all entries.

@@ -19,7 +19,7 @@ pub(crate) struct Lost {
     pub(crate) by_silence: u64,
     pub(crate) by_restart: u64,
     pub(crate) in_doubt: u64,
-    /// With the server that had the connection, which has restarted.
+    /// Connections that were lost with the server that had them, which has restarted.
     pub(crate) with_server: u64,
 }
 

@@ -32,7 +32,7 @@ impl World {
 
     pub(super) fn send(&mut self, source: Cable, frame: &[u8]) {
         self.packets += 1;
-        // As the client receives it.
+        // The frame as the client receives it, with the service's address as source.
         let place = ends_of(frame).and_then(|(place, _)| self.fabric.cabling.service_of(source, place));
         let rewritten = place.map(|service| with_source(frame, service));
         let seen = rewritten.as_deref().unwrap_or(frame);

@@ -10,7 +10,7 @@ const ARP: u16 = 0x0806;
 const IPV6: u16 = 0x86dd;
 const FRAGMENT_HEADER: u8 = 44;
 const IDENTIFICATION: u16 = 0x4242;
-/// Of later fragments, in units of 8 bytes.
+/// Offset of later fragments, in units of 8 bytes.
 const FRAGMENT_OFFSET: u16 = 185;
 
 impl Packet {

@@ -15,7 +15,7 @@ use crate::run::show_difference;
 use crate::setup::{EGRESS, HOST_PORT, Setup};
 use crate::switch::{Outcome, State, Switch};
 
-/// What a run does.
+/// The length of a run, and the seed that determines it.
 #[derive(Clone, Copy, Debug)]
 pub struct Lockstep {
     /// Determines the sequence.

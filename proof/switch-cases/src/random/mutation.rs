@@ -6,7 +6,7 @@ use crate::mac::Mac;
 use crate::packet::{Edit, Fragment, Payload, SERVICE_VLAN, VLAN};
 use crate::program::FRAME_BYTES_MIN;
 
-/// Headers are inside this length.
+/// The first bytes of a frame, which contain all headers.
 const HEADER_BYTES: u64 = 100;
 
 impl World {

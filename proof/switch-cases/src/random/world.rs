@@ -10,7 +10,7 @@ use crate::message::numbers::{kind, state, status};
 use crate::message::view::MessageView;
 use crate::setup::{Host, LOCAL_PORT, Place, Port, Server, Setup};
 
-/// Sizes of the table of flows. Sequences fill the small ones.
+/// Maximum numbers of flows with an entry. Sequences fill the small tables.
 const FLOWS_MAX: [u32; 6] = [1, 2, 8, 32, 64, 128];
 /// Bounds of the flows of one service.
 const SERVICE_FLOWS_MAX: [u32; 3] = [1, 3, 10];
@@ -204,7 +204,7 @@ impl World {
             _ => 0,
         };
         let passed_ns = match self.random.below(500) {
-            // Exactly a limit.
+            // The time that passes is exactly one of the limits.
             0 => self.pick(&[timeout_ns, 1_000_000, 30_000_000, 100_000_000, 500_000_000, 1_000_000_000]),
             1 if self.chance(10) => self.pick(&[60_000_000_000, 600_000_000_000]),
             _ => self.random.below(most_ns + 1),

@@ -50,7 +50,7 @@ impl Reader<'_> {
         ports
     }
 
-    /// In host mode there is one port, for servers.
+    /// In host mode, checks that there is exactly one port, and that it is for servers.
     fn check_only_port(&mut self, sections: &[Spanned<PortSection>]) {
         match sections {
             [only] if only.get_ref().may_own.is_some() => {}
@@ -74,7 +74,7 @@ impl Reader<'_> {
     /// In host mode, checks that a server has the interface's Ethernet address, if the interface exists.
     pub(super) fn check_local_server(&mut self, file: &File, config: &SwitchConfig) {
         let ([section], [port]) = (&file.port[..], &config.ports[..]) else { return };
-        // A server whose section has errors was left out.
+        // A `[[server]]` with errors is not in `config`; it may be this host's own server.
         let is_complete = file.server.len() == config.servers.len();
         if self.mode == Mode::Host && port.mac != Mac::ZERO && is_complete && config.local_server().is_none()
         {
@@ -86,7 +86,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Whether sections for other hosts are permitted; reports the first one in host mode, in which there are none.
+    /// Whether the configuration may have these sections, which concern other hosts: only in gateway mode. Reports the
+    /// first section in host mode.
     fn may_forward<T>(&mut self, sections: &[Spanned<T>]) -> bool {
         if let (Mode::Host, Some(first)) = (self.mode, sections.first()) {
             let message =
@@ -109,7 +110,7 @@ impl Reader<'_> {
         let problem = if !(1..16).contains(&interface.len()) {
             "the name of an interface has 1 to 15 bytes; `ip link` lists them".to_owned()
         } else if interface.chars().any(|c| c.is_control() || c.is_whitespace() || c == '/' || c == ':') {
-            // The kernel accepts no such name except one with control characters, which would reach terminals.
+            // Of these names the kernel accepts only those with control characters. Such characters must not reach terminals.
             "the name of an interface has no space, control character, / or :; `ip link` lists them"
                 .to_owned()
         } else if ports.iter().any(|port| port.interface == interface) {

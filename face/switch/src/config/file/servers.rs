@@ -21,7 +21,7 @@ use crate::config::{Place, Port, Server, SwitchConfig};
 const SERVERS_MAX: usize = SENDERS_MAX - 1;
 
 impl Reader<'_> {
-    /// Servers whose sections have errors are left out.
+    /// Reads the servers. Servers whose sections have errors are left out.
     pub(super) fn servers(
         &mut self,
         sections: &[Spanned<ServerSection>],

@@ -94,7 +94,7 @@ impl Reader<'_> {
             for draft in drafts {
                 let Some((server, span)) = draft.server else { continue };
                 let Some(found) = config.servers.iter().find(|one| one.name == server) else {
-                    // A server whose section has errors was left out.
+                    // A `[[server]]` with errors is not in `config`: its name is not reported as unknown.
                     if !sections.iter().any(|section| is_named(section.get_ref(), &server)) {
                         let message =
                             format!("no [[server]] has name = \"{server}\": add it, or correct the name");

@@ -22,7 +22,7 @@ pub enum Step {
     Own,
     /// The switch's answer to *own* of the target.
     OwnAnswer,
-    /// *accepted*: the first message of the target to the source after that.
+    /// *accepted*: the first message from the target to the source after the answer to *own*.
     Accepted,
 }
 
@@ -60,7 +60,7 @@ impl Step {
 pub enum End {
     /// The server that has the connection.
     Source,
-    /// The server that imports it.
+    /// The server that imports the connection.
     Target,
     /// The switch.
     Switch,
@@ -79,7 +79,7 @@ pub enum Fault {
     Repeated,
     /// A copy of the message arrives [`REPLAYED_AFTER`] later.
     Replayed,
-    /// Messages that are sent later arrive before it.
+    /// Messages that are sent later arrive before this one.
     Reordered,
     /// The source stops, and restarts after [`DEAD_FOR`].
     SourceDies,
@@ -179,7 +179,7 @@ impl Fault {
 pub struct Case {
     /// The step.
     pub step: Step,
-    /// What happens there.
+    /// The fault that strikes at this step.
     pub fault: Fault,
 }
 
