@@ -1,5 +1,9 @@
 //! Switches in host mode, as processes: on the servers' own interfaces, on one Ethernet segment or in two racks. Skipped without root.
 
+// Its test needs only a part of them.
+#[allow(dead_code)]
+#[path = "moves/clients.rs"]
+mod clients;
 #[path = "switch/daemon.rs"]
 mod daemon;
 #[path = "switch/datagrams.rs"]
@@ -14,6 +18,8 @@ mod racks;
 mod rule;
 #[path = "switch_host/scene.rs"]
 mod scene;
+#[path = "switch_host/stack.rs"]
+mod stack;
 mod support;
 #[path = "switch_host/tunnels.rs"]
 mod tunnels;

@@ -11,7 +11,7 @@ use spillway_bpf::switch::{FlowEntry, OwnerEntry, Pinned, PortState as State, Sw
 use spillway_rules::{Config, PortId, VerdictCounters};
 use spillway_transport::Time;
 use spillway_xdp::Interface;
-use tracing::warn;
+use tracing::{info, warn};
 
 use crate::config::{KnownNumbers, Port, SwitchConfig};
 use crate::known;
@@ -158,6 +158,23 @@ impl Program {
     pub(crate) fn release_lost(&self) {
         let lost = self.write().release_lost();
         self.problems().lost(lost);
+    }
+
+    /// The number of the program of a user-level stack behind the switch's, in host mode.
+    pub(crate) fn next_program(&self) -> Option<u32> {
+        self.read().next_program().ok().flatten()
+    }
+
+    /// Removes the program of a user-level stack whose process has ended.
+    pub(crate) fn remove_orphan(&self) {
+        match self.read().remove_orphan() {
+            Ok(None) => {}
+            Ok(Some(number)) => info!(
+                "the program number {number} of a user-level stack was removed: its process has ended; the kernel gets its \
+                 packets"
+            ),
+            Err(error) => warn!("cannot remove the program of a user-level stack that has ended: {error}"),
+        }
     }
 
     /// Remembers why a port is not attached.

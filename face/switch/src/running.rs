@@ -217,6 +217,7 @@ impl Running {
 
     /// Reads the states of the ports for status and metrics, and logs changes.
     fn view_ports(&self) {
+        self.program.remove_orphan();
         let ports = self.program.ports(&self.lock_config().ports);
         let before = std::mem::replace(&mut self.view().ports, ports.clone());
         log_changes(&before, &ports);
@@ -330,6 +331,7 @@ impl Running {
                 swept: snapshot.ended,
             },
             packets: snapshot.counters.iter().map(|(verdict, n)| (verdict.name().to_owned(), n)).collect(),
+            next_program: self.program.next_program(),
             local_messages: self.local.counts().0,
             local_messages_dropped: self.local.counts().1,
             age_ms: millis(at.unwrap_or(self.started).elapsed()),

@@ -38,6 +38,9 @@ pub struct SwitchStatus {
     pub flows: FlowsStatus,
     /// Packets by verdict since the switch's start.
     pub packets: BTreeMap<String, u64>,
+    /// Number of the XDP program of a user-level stack at the same interface, in host mode: it gets what passes to the host.
+    #[serde(default)]
+    pub next_program: Option<u32>,
     /// Control messages that the daemon has passed on for this host's own server since its start, in host mode.
     #[serde(default)]
     pub local_messages: u64,
@@ -209,6 +212,9 @@ impl fmt::Display for SwitchStatus {
         write!(f, "switch {} (pid {}) running for {} s", self.name, self.pid, self.uptime_ms / 1000)?;
         if self.mode == "host" {
             f.write_str(", in host mode")?;
+        }
+        if let Some(number) = self.next_program {
+            write!(f, ", before the program number {number} of a user-level stack")?;
         }
         write!(f, ", {} ports, {} services", self.ports.len(), self.services.len())?;
         let FlowsStatus { asked, held, owned, max, .. } = self.flows;

@@ -112,6 +112,22 @@ static __always_inline enum verdict decide(struct xdp_md *context, struct frame 
     return frame->from_owner && (verdict == SWITCHED || verdict == ROUTED) ? FROM_OWNER : verdict;
 }
 
+/* In host mode: the program of a user-level stack at the same interface, if there is one. */
+struct {
+    __uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, __u32);
+} next_program SEC(".maps");
+
+/* Passes a frame to the host: to the program of a user-level stack, otherwise to the kernel. */
+static __always_inline int pass(struct xdp_md *context)
+{
+    if (is_host && !is_test)
+        bpf_tail_call(context, &next_program, 0);
+    return XDP_PASS;
+}
+
 /* Counts a verdict, reports it in tests, and carries it out. */
 static __always_inline int act(struct xdp_md *context, const struct frame *frame, __u32 verdict)
 {
@@ -130,7 +146,7 @@ static __always_inline int act(struct xdp_md *context, const struct frame *frame
     if (verdict >= DROP_UNKNOWN_PORT)
         return XDP_DROP;
     if (verdict == PASSED)
-        return XDP_PASS;
+        return pass(context);
     if (verdict == FLOODED)
         return bpf_redirect_map(&egress, 0, BPF_F_BROADCAST | BPF_F_EXCLUDE_INGRESS);
     /* The daemon reads the answer, or the message for another server, from the buffer of its BPF_PROG_TEST_RUN. */

@@ -3,15 +3,17 @@
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, ProgramMut, Xdp, XdpFlags};
+use libbpf_rs::{Link, Program, ProgramMut, Xdp, XdpFlags};
 use libbpf_sys::bpf_xdp_query_opts;
 use rustix::io::Errno;
 use rustix::net::netdevice::{index_to_name_inlined, name_to_index};
 use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::BpfError;
+use crate::switch::{NextProgram, NextProgramError, Present as Behind};
 
 /// Where an XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +48,18 @@ pub(crate) struct Present {
 /// A program that is attached to an interface. Dropping the value detaches the program.
 #[derive(Debug)]
 pub struct Attachment {
-    link: Link,
+    place: Place,
     mode: Mode,
     program_id: u32,
+}
+
+/// Where a program is attached.
+#[derive(Debug)]
+enum Place {
+    /// At an interface.
+    Interface(Link),
+    /// Behind the program of a switch in host mode.
+    Behind(NextProgram),
 }
 
 /// Whether a program is still attached to its interface.
@@ -82,6 +93,13 @@ pub enum AttachError {
         /// The other program's number.
         program_id: u32,
     },
+    /// The interface has the program of a switch in host mode, and another process has a program behind that one.
+    BehindSwitch {
+        /// The interface's name.
+        interface: String,
+        /// The directory with the switch's pins.
+        directory: PathBuf,
+    },
     /// The driver or the kernel refused the program.
     Refused {
         /// The interface's name.
@@ -101,6 +119,12 @@ impl fmt::Display for AttachError {
                 f,
                 "interface {interface} has another XDP program, number {program_id}: inspect it with `bpftool prog show \
                  id {program_id}`, and stop the program that attached it"
+            ),
+            AttachError::BehindSwitch { interface, directory } => write!(
+                f,
+                "interface {interface} has the program of a switch in host mode (pins in {}), and another process has \
+                 placed a program behind it: stop that process",
+                directory.display()
             ),
             AttachError::Refused { interface, source } => write!(
                 f,
@@ -124,7 +148,34 @@ impl Attachment {
             interface: interface.to_owned(),
             source: io::Error::other("another process has detached it at once").into(),
         })?;
-        Ok(Attachment { link, mode, program_id: attached.prog_id })
+        Ok(Attachment { place: Place::Interface(link), mode, program_id: attached.prog_id })
+    }
+
+    /// As [`new`](Self::new). If the interface has the program of a switch in host mode, the program runs behind that one.
+    pub(crate) fn new_or_behind(program: &ProgramMut<'_>, interface: &str) -> Result<Attachment, AttachError> {
+        let occupied = match Attachment::new(program, interface) {
+            Err(error @ AttachError::Occupied { .. }) => error,
+            outcome => return outcome,
+        };
+        let refused = |source| AttachError::Refused { interface: interface.to_owned(), source };
+        let program_id = Program::id_from_fd(program.as_fd()).map_err(refused)?;
+        let index = index_of(interface)?.unsigned_abs();
+        match NextProgram::place(program.as_fd(), program_id, index) {
+            Ok(Some(next)) => Ok(Attachment { mode: next.mode(), place: Place::Behind(next), program_id }),
+            Ok(None) => Err(occupied),
+            Err(NextProgramError::Occupied(directory)) => {
+                Err(AttachError::BehindSwitch { interface: interface.to_owned(), directory })
+            }
+            Err(NextProgramError::Lock(directory, error)) => {
+                Err(refused(io::Error::other(format!("cannot lock {}: {error}", directory.display())).into()))
+            }
+            Err(NextProgramError::Bpf(error)) => Err(refused(io::Error::other(error).into())),
+        }
+    }
+
+    /// Whether the program runs behind that of a switch in host mode.
+    pub fn is_behind_switch(&self) -> bool {
+        matches!(self.place, Place::Behind(_))
     }
 
     /// The mode in which the program runs.
@@ -138,7 +189,17 @@ impl Attachment {
     /// # Errors
     /// The system has failed.
     pub fn state(&self) -> Result<AttachmentState, BpfError> {
-        let link = self.link.info().map_err(BpfError::of("cannot read the link of an XDP program"))?;
+        let link = match &self.place {
+            Place::Interface(link) => link,
+            Place::Behind(next) => {
+                return Ok(match next.present()? {
+                    Behind::Own => AttachmentState::Attached,
+                    Behind::Other(program_id) => AttachmentState::Replaced { program_id },
+                    Behind::None => AttachmentState::Detached,
+                });
+            }
+        };
+        let link = link.info().map_err(BpfError::of("cannot read the link of an XDP program"))?;
         Ok(match link.info {
             // The kernel reports index 0 for a link without an interface.
             LinkTypeInfo::Xdp(at) if at.ifindex == 0 => AttachmentState::Detached,
@@ -155,9 +216,11 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        // Closing the descriptor is not enough: a process that was just forked has a copy until it calls
-        // exec. The call fails only if the interface was removed, and the program with it.
-        let _ = self.link.detach();
+        if let Place::Interface(link) = &self.place {
+            // Closing the descriptor is not enough: a process that was just forked has a copy until it calls
+            // exec. The call fails only if the interface was removed, and the program with it.
+            let _ = link.detach();
+        }
     }
 }
 

@@ -208,12 +208,13 @@ impl Steer {
         Ok(counters)
     }
 
-    /// Attaches the program to an interface of the calling thread's network namespace.
+    /// Attaches the program to an interface of the calling thread's network namespace; if the interface has the program of a
+    /// switch in host mode, behind that one: it gets what the switch passes to the host.
     ///
     /// # Errors
     /// Another program is attached, or the driver refuses this one.
     pub fn attach(&self, interface: &str) -> Result<Attachment, AttachError> {
-        Attachment::new(&object::program(NAME, &self.object), interface)
+        Attachment::new_or_behind(&object::program(NAME, &self.object), interface)
     }
 
     /// Runs the program once on a frame of queue 0 (`BPF_PROG_TEST_RUN`).

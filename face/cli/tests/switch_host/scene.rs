@@ -154,6 +154,11 @@ impl Scene {
         Launch::new(SPILLWAY).args(["check", &self.config(host)]).name("check")
     }
 
+    /// A program with access to the switches' pins.
+    pub fn launch_program(&self, program: &str, arguments: &[&str]) -> Launch {
+        self.mounts.launch(program, &[], arguments)
+    }
+
     /// Starts the daemon of a server, and waits until it answers.
     pub fn start_daemon(&self, host: &Host) -> Process {
         daemon::answering(host.spawn(&self.launch(host, &[], &[])).unwrap(), &self.socket(host))

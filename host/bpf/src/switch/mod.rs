@@ -7,6 +7,7 @@ mod change;
 mod egress;
 mod entries;
 mod layout;
+mod next_program;
 mod pinned;
 mod pins;
 mod ports;
@@ -32,6 +33,7 @@ use ports::Ports;
 use tables::Tables;
 
 pub use entries::{FlowEntry, OwnerEntry, Site};
+pub(crate) use next_program::{NextProgram, NextProgramError, Present};
 pub use pinned::Pinned;
 pub use pins::{PINS, PinError, check_file_system, remove};
 pub use ports::PortError;
@@ -122,6 +124,7 @@ pub struct Switch {
     entries: Entries,
     ports: Ports,
     verdicts: Map,
+    next_program: Map,
     epoch: u64,
     owner_timeout: Duration,
     mode: Mode,
@@ -207,6 +210,7 @@ impl Switch {
             entries: Entries::of(&object)?,
             ports: Ports::of(&object, filter, pins)?,
             verdicts: Map::of(&object, "verdicts")?,
+            next_program: Map::of(&object, next_program::MAP)?,
             object,
             epoch,
             owner_timeout: config.owner_timeout,
@@ -278,6 +282,24 @@ impl Switch {
     /// links that a start or [`apply`](Self::apply) has removed.
     pub fn release_lost(&mut self) -> Vec<(PortId, PortState)> {
         self.ports.release_lost()
+    }
+
+    /// In host mode: the number of the program of a user-level stack behind this one, if there is one.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn next_program(&self) -> Result<Option<u32>, BpfError> {
+        next_program::program_in(self.next_program.handle())
+    }
+
+    /// In host mode: removes the program of a user-level stack whose process has ended from the place behind this one, so
+    /// that the kernel gets its packets. Returns the program's number, if there was one. To be called about once a second.
+    ///
+    /// # Errors
+    /// The system has failed.
+    pub fn remove_orphan(&self) -> Result<Option<u32>, BpfError> {
+        let pins = self.ports.pins().filter(|_| self.mode == Mode::Host);
+        pins.map_or(Ok(None), |pins| next_program::remove_orphan(self.next_program.handle(), pins))
     }
 
     /// Detaches the program from all ports and removes the pins, if any. The switch's state is lost.

@@ -12,7 +12,7 @@ use spillway_rules::{Mode, PortId};
 use super::attachment::{Attachment, attachment, attachment_of};
 use super::egress;
 use super::layout::{self, LAYOUT_VERSION, ONLY, Settings};
-use super::open_ports;
+use super::{next_program, open_ports};
 use crate::BpfError;
 
 /// The directory below which each switch of a host has a directory with its pins.
@@ -21,7 +21,7 @@ pub const PINS: &str = "/sys/fs/bpf/spillway";
 /// `BPF_FS_MAGIC` in <linux/magic.h>.
 const BPF_FS: u32 = 0xcafe_4a11;
 /// The maps that are pinned: all but the constants and the program's working memory (`scratch` and `error_scratch`).
-const MAPS: [&str; 15] = [
+const MAPS: [&str; 16] = [
     "settings",
     "shared",
     "interfaces",
@@ -37,6 +37,7 @@ const MAPS: [&str; 15] = [
     "prefixes",
     "egress",
     "verdicts",
+    next_program::MAP,
 ];
 
 /// Why pins cannot be used.
@@ -201,10 +202,15 @@ impl Pins {
 
     /// Checks that pinned maps are those of a switch in this mode.
     pub(super) fn check_mode(&self, mode: Mode) -> Result<(), PinError> {
-        match self.settings()?.as_deref().and_then(Settings::mode) {
+        match self.mode()? {
             Some(found) if found != mode => Err(PinError::Mode(self.0.clone())),
             _ => Ok(()),
         }
+    }
+
+    /// The mode of the switch; `None` without pinned settings.
+    pub(super) fn mode(&self) -> Result<Option<Mode>, BpfError> {
+        Ok(self.settings()?.as_deref().and_then(Settings::mode))
     }
 
     /// Makes an object use the pinned maps, and pin those that it creates when it is loaded.
@@ -298,6 +304,8 @@ impl Pins {
         remove_file(&self.map("settings"))?;
         MAPS.iter().try_for_each(|name| remove_file(&self.map(name)))?;
         open_ports().try_for_each(|port| self.unpin(port))?;
+        next_program::remove_lock(&self.0)
+            .map_err(|source| system(format!("remove a directory in {}", self.0.display()), source))?;
         egress::pin_paths(&self.0)?.iter().try_for_each(|(_, path)| remove_file(path))
     }
 

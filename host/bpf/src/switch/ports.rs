@@ -4,7 +4,7 @@ pub(super) mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::{Link, MapCore, MapFlags, Object, ProgramMut};
 use spillway_rules::PortId;
@@ -346,6 +346,11 @@ impl Ports {
             }
         }
         Ok(())
+    }
+
+    /// The directory with the switch's pins.
+    pub(super) fn pins(&self) -> Option<&Path> {
+        self.pins.as_ref().map(Pins::directory)
     }
 
     pub(super) fn remove(mut self) -> Result<(), PortError> {

@@ -1,0 +1,194 @@
+//! The place behind the program of a switch in host mode, for another program at the same interface.
+//!
+//! An interface has one XDP program. What a switch in host mode passes to its host goes to the program in the map
+//! `next_program`, and to the kernel if the map is empty. So a server on the user-level stack can run on the interface
+//! whose switch is the arbiter of its flows.
+//!
+//! Unlike a link, the map keeps a program after the end of its process. So the process locks a directory beside the pins:
+//! the kernel releases the lock when the process ends, and the switch's daemon then removes the program.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
+use rustix::fs::{FlockOperation, Mode as Permissions, OFlags, flock, open};
+use rustix::io::Errno;
+use spillway_rules::Mode as SwitchMode;
+
+use super::attachment::{Attachment, attachment};
+use super::layout::{LAYOUT_VERSION, ONLY};
+use super::pins::{PINS, Pins};
+use crate::BpfError;
+use crate::attach::Mode;
+
+/// The map's name in `c/switch.bpf.c`.
+pub(super) const MAP: &str = "next_program";
+/// The directory beside the pins that the process of the program locks.
+const LOCK: &str = "next-program";
+/// Attempts to lock the directory, and the pause before each further one. The daemon of the switch has the lock for
+/// microseconds.
+const ATTEMPTS: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a program was not placed behind a switch.
+#[derive(Debug)]
+pub(crate) enum NextProgramError {
+    /// Another process has a program behind the switch with these pins.
+    Occupied(PathBuf),
+    /// The directory cannot be locked.
+    Lock(PathBuf, io::Error),
+    /// The system has failed.
+    Bpf(BpfError),
+}
+
+impl From<BpfError> for NextProgramError {
+    fn from(error: BpfError) -> NextProgramError {
+        NextProgramError::Bpf(error)
+    }
+}
+
+/// A program behind that of a switch. Dropping it removes the program from there.
+#[derive(Debug)]
+pub(crate) struct NextProgram {
+    map: MapHandle,
+    /// The link of the switch's program.
+    link: Link,
+    program_id: u32,
+    mode: Mode,
+    _lock: OwnedFd,
+}
+
+/// What is behind the switch.
+pub(crate) enum Present {
+    /// The program that was placed there.
+    Own,
+    /// Another one.
+    Other(u32),
+    /// None, or the switch's program is not at the interface any more.
+    None,
+}
+
+impl NextProgram {
+    /// Places a program behind that of a switch in host mode at an interface of the calling thread's network namespace.
+    /// `None`: the interface has no such switch, or this process cannot read its pins.
+    pub(crate) fn place(
+        program: BorrowedFd<'_>,
+        program_id: u32,
+        index: u32,
+    ) -> Result<Option<NextProgram>, NextProgramError> {
+        let Some((pins, link, mode)) = switch_at(index) else { return Ok(None) };
+        let Some(map) = pins.open_map(MAP)? else { return Ok(None) };
+        let lock = lock(pins.directory())?;
+        // Replaces the program of a process that has ended.
+        map.update(&ONLY, &program.as_raw_fd().to_ne_bytes(), MapFlags::ANY).map_err(BpfError::of(
+            format!("cannot place a program behind the switch in {}", pins.directory().display()),
+        ))?;
+        Ok(Some(NextProgram { map, link, program_id, mode, _lock: lock }))
+    }
+
+    /// The mode in which the switch's program runs, and so this one.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What is behind the switch now. Works in any network namespace.
+    pub(crate) fn present(&self) -> Result<Present, BpfError> {
+        let link = self.link.info().map_err(BpfError::of("cannot read the link of the switch's program"))?;
+        if matches!(&link.info, LinkTypeInfo::Xdp(at) if at.ifindex == 0) {
+            return Ok(Present::None);
+        }
+        Ok(match program_in(&self.map)? {
+            Some(program_id) if program_id == self.program_id => Present::Own,
+            Some(program_id) => Present::Other(program_id),
+            None => Present::None,
+        })
+    }
+}
+
+impl Drop for NextProgram {
+    fn drop(&mut self) {
+        // The kernel drops the program's reference with the map, too, if this fails.
+        if matches!(program_in(&self.map), Ok(Some(program_id)) if program_id == self.program_id) {
+            let _ = self.map.delete(&ONLY);
+        }
+    }
+}
+
+/// Removes the program of a process that has ended. Returns its number.
+///
+/// # Errors
+/// The system has failed.
+pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>, BpfError> {
+    let Some(program_id) = program_in(map)? else { return Ok(None) };
+    let failed = |error: io::Error| BpfError::of("cannot lock the place behind the switch")(error.into());
+    match try_lock(&pins.join(LOCK)) {
+        Ok(Some(_lock)) => {}
+        Ok(None) => return Ok(None),
+        // The process has created the directory before it placed its program: it was removed since.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    map.delete(&ONLY).map_err(BpfError::of(format!("cannot change the map `{MAP}`")))?;
+    Ok(Some(program_id))
+}
+
+/// Removes the directory that processes lock.
+pub(super) fn remove_lock(pins: &Path) -> io::Result<()> {
+    match fs::remove_dir(pins.join(LOCK)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The pins of the switch in host mode whose program is at the interface with this index, and the link of the program.
+fn switch_at(index: u32) -> Option<(Pins, Link, Mode)> {
+    let directories = fs::read_dir(PINS).ok()?.flatten().map(|entry| entry.path());
+    // A directory that this process must not read is not examined.
+    directories.map(|directory| Pins::existing(&directory)).find_map(|pins| {
+        let is_usable = matches!(pins.version_and_epoch(), Ok(Some((LAYOUT_VERSION, _))))
+            && matches!(pins.mode(), Ok(Some(SwitchMode::Host)));
+        let links = is_usable.then(|| pins.open_links().ok()).flatten()?;
+        links.into_values().find_map(|link| match attachment(&link) {
+            Ok(Attachment::Here { index: at, mode }) if at == index => Some((pins.clone(), link, mode)),
+            _ => None,
+        })
+    })
+}
+
+/// The number of the program in the map.
+pub(super) fn program_in(map: &MapHandle) -> Result<Option<u32>, BpfError> {
+    let value = map.lookup(&ONLY, MapFlags::ANY).map_err(BpfError::of(format!("cannot read the map `{MAP}`")))?;
+    Ok(value.as_deref().and_then(|value| value.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes)))
+}
+
+/// Takes the lock of the place behind the switch with these pins.
+fn lock(pins: &Path) -> Result<OwnedFd, NextProgramError> {
+    let directory = pins.join(LOCK);
+    let failed = |error| NextProgramError::Lock(directory.clone(), error);
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+        if let Some(lock) = try_lock(&directory).map_err(failed)? {
+            return Ok(lock);
+        }
+    }
+    Err(NextProgramError::Occupied(pins.to_owned()))
+}
+
+/// `None`: another process has the lock.
+fn try_lock(directory: &Path) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let file = open(directory, flags, Permissions::empty())?;
+    match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
