@@ -153,7 +153,7 @@ static __always_inline int act(struct xdp_md *context, const struct frame *frame
     if (frame->port.is_internal)
         return XDP_TX;
     if (is_local_port(frame->egress))
-        return XDP_PASS;
+        return pass(context);
     if (is_host)
         return XDP_TX;
     return bpf_redirect_map(&egress, frame->egress, XDP_DROP);
