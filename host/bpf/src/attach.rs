@@ -152,7 +152,10 @@ impl Attachment {
     }
 
     /// As [`new`](Self::new). If the interface has the program of a switch in host mode, the program runs behind that one.
-    pub(crate) fn new_or_behind(program: &ProgramMut<'_>, interface: &str) -> Result<Attachment, AttachError> {
+    pub(crate) fn new_or_behind(
+        program: &ProgramMut<'_>,
+        interface: &str,
+    ) -> Result<Attachment, AttachError> {
         let occupied = match Attachment::new(program, interface) {
             Err(error @ AttachError::Occupied { .. }) => error,
             outcome => return outcome,

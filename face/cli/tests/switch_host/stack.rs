@@ -92,7 +92,11 @@ impl<'a> Servers<'a> {
     }
 
     fn command(&self, host: &Host, arguments: &[&str]) -> Output {
-        Command::new(SPILLWAY).args(arguments).args(["--socket", &self.socket(host), "--json"]).output().unwrap()
+        Command::new(SPILLWAY)
+            .args(arguments)
+            .args(["--socket", &self.socket(host), "--json"])
+            .output()
+            .unwrap()
     }
 
     fn status(&self, host: &Host) -> Value {
@@ -155,10 +159,16 @@ fn connections_of_servers_on_the_stack_move_without_a_switch_between_the_hosts()
     let mut second = servers.spawn(&scene.a);
     assert!(second.wait(PATIENCE).is_some_and(|ended| !ended.success()));
     let refused = second.stderr().unwrap();
-    assert!(refused.contains("another process has placed a program behind it") || refused.contains("port"), "{refused}");
+    assert!(
+        refused.contains("another process has placed a program behind it") || refused.contains("port"),
+        "{refused}"
+    );
     a.kill();
-    eventually("the daemon removes the program of the server that has ended", || next_program(&scene).is_none());
-    let connect = || scene.client.run_inside(|| TcpStream::connect_timeout(&scene.service(0), PATIENCE)).unwrap();
+    eventually("the daemon removes the program of the server that has ended", || {
+        next_program(&scene).is_none()
+    });
+    let connect =
+        || scene.client.run_inside(|| TcpStream::connect_timeout(&scene.service(0), PATIENCE)).unwrap();
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::ConnectionRefused, "the kernel answers");
     let a = servers.start(&scene.a);
     let stream = connect().unwrap();

@@ -162,7 +162,8 @@ fn switch_at(index: u32) -> Option<(Pins, Link, Mode)> {
 
 /// The number of the program in the map.
 pub(super) fn program_in(map: &MapHandle) -> Result<Option<u32>, BpfError> {
-    let value = map.lookup(&ONLY, MapFlags::ANY).map_err(BpfError::of(format!("cannot read the map `{MAP}`")))?;
+    let value =
+        map.lookup(&ONLY, MapFlags::ANY).map_err(BpfError::of(format!("cannot read the map `{MAP}`")))?;
     Ok(value.as_deref().and_then(|value| value.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes)))
 }
 

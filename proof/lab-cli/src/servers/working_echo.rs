@@ -128,7 +128,10 @@ impl WorkingEcho {
 
     /// Removes a client's requests. Returns those that were not begun.
     fn remove_requests(&mut self, now: Time, conn: Conn) -> Vec<Vec<u8>> {
-        let was_executed = self.requests.pop_front_if(|first| first.conn == conn).is_some();
+        let was_executed = self.requests.front().is_some_and(|first| first.conn == conn);
+        if was_executed {
+            self.requests.pop_front();
+        }
         let (removed, kept) = std::mem::take(&mut self.requests).into_iter().partition(|r| r.conn == conn);
         self.requests = kept;
         if was_executed {

@@ -50,6 +50,7 @@ pub(super) fn config(owner_timeout: Duration) -> Config {
         mac: switch_mac(number),
         is_server,
         may_own: if is_server { may_own } else { Services::NONE },
+        mtu: 1500,
     };
     let at = |number: u8| Place {
         at: place(number).into(),
@@ -63,6 +64,7 @@ pub(super) fn config(owner_timeout: Duration) -> Config {
         address: Address::from(place(number).ip()),
         mac: mac(number),
         port: port(number),
+        encapsulation: None,
     };
     let stations = [(mac(1), 1), (mac(2), 2), (CLIENT_MAC, CLIENT_PORT_NUMBER)];
     Config {
