@@ -9,7 +9,7 @@
 //! - `orders`: moves that wait until the application's request has ended
 //! - `losses`: connections that a server has lost
 //! - `blackout`: how long connections that move are without a server
-//! - `ends`: the addresses and ports of a frame
+//! - `ends`: the addresses and ports of a frame; `reply_source`: replies under the service's address
 #![no_std]
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -28,6 +28,7 @@ mod meter;
 mod notices;
 mod orders;
 mod policy;
+mod reply_source;
 mod server;
 
 pub use application::{Arrival, Movable, OwnLoad};

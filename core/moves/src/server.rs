@@ -6,6 +6,7 @@ mod moving;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use spillway_handoff::{Agent, TracedMove, Transmit};
@@ -23,6 +24,7 @@ use crate::losses::{Loss, Losses};
 use crate::notices::{Notices, Report};
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
+use crate::reply_source::ReplySource;
 
 /// Maximum number of results that wait for [`Server::poll_result`]: one for each order. Beyond it the oldest is dropped.
 const RESULTS_MAX: usize = ORDERS_MAX;
@@ -55,6 +57,7 @@ pub struct Server {
     results: VecDeque<(Order, OrderResult)>,
     losses: Losses,
     notices: Notices,
+    reply_source: Option<ReplySource>,
     counters: Counters,
     blackouts: Blackouts,
 }
@@ -100,9 +103,18 @@ impl Server {
             results: VecDeque::new(),
             losses: Losses::default(),
             notices: Notices::default(),
+            reply_source: None,
             counters: Counters::default(),
             blackouts: Blackouts::default(),
         }
+    }
+
+    /// Gives segments from `place`, where this server has connections of a service, the service's address and port: in host
+    /// mode replies pass no switch that does it. (A switch in gateway mode drops such segments.) Both addresses have one
+    /// family.
+    pub fn reply_as(&mut self, service: SocketAddr, place: SocketAddr) {
+        debug_assert_eq!(service.is_ipv4(), place.is_ipv4(), "the driver has compared the families");
+        self.reply_source = Some(ReplySource { place, service });
     }
 
     /// The stack with its connections.
@@ -249,6 +261,11 @@ impl Server {
             let Some(agent) = &self.agent else { return Some(length) };
             let ends = slot.get(..length).and_then(Ends::of);
             if ends.is_none_or(|ends| agent.may_transmit(now, (ends.source, ends.target))) {
+                let rewritten =
+                    self.reply_source.filter(|reply| ends.is_some_and(|ends| ends.source == reply.place));
+                if let (Some(reply), Some(frame)) = (rewritten, slot.get_mut(..length)) {
+                    reply.apply(frame);
+                }
                 return Some(length);
             }
             self.counters.muted += 1;

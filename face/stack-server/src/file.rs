@@ -6,6 +6,7 @@
 //! key_file = "a.key"                # `key_file` of this server in the switch's configuration
 //! peers_key_file = "peers.key"      # the same key on all servers
 //! owner_timeout = "1s"              # as in the switch's configuration
+//! mode = "gateway"                  # as in the switch's configuration: gateway or host
 //! policy = "proactive"              # none, reactive or proactive
 //!
 //! [moves.thresholds]                # `policy_keys` has all keys
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use spillway_keys::read_key_file;
-use spillway_rules::config::{OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN};
+use spillway_rules::config::{Mode, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN};
 use spillway_values::{parse_duration, parse_mac};
 use spillway_wire::switch::ServerId;
 use toml::Spanned;
@@ -59,6 +60,8 @@ struct Section {
     switch: Option<SocketAddr>,
     key_file: Option<PathBuf>,
     peers_key_file: PathBuf,
+    #[serde(default)]
+    mode: SwitchMode,
     owner_timeout: Option<Spanned<String>>,
     #[serde(default)]
     policy: PolicyName,
@@ -68,6 +71,15 @@ struct Section {
     limits: Limits,
     #[serde(default, rename = "peer")]
     peers: Vec<Peer>,
+}
+
+/// As `mode` in the switch's configuration.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum SwitchMode {
+    #[default]
+    Gateway,
+    Host,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -142,6 +154,10 @@ impl MovesFile {
             peers_key: read_key_file(directory.join(&section.peers_key_file)).map_err(EngineError::Key)?,
             peers: section.peers.iter().map(peer).collect::<Result<_, _>>().map_err(error)?,
             owner_timeout,
+            mode: match section.mode {
+                SwitchMode::Gateway => Mode::Gateway,
+                SwitchMode::Host => Mode::Host,
+            },
             policy: section.policy.settings(&section.thresholds, &section.limits).map_err(error)?,
             measuring: Measuring::default(),
         })

@@ -9,6 +9,7 @@ use spillway_bpf::{AddressRule, Mode};
 use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings};
 use spillway_moves::Server;
 use spillway_net::Clock;
+use spillway_rules::Mode as SwitchMode;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Listener, OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::{Time, Transport};
@@ -87,6 +88,9 @@ pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, E
     let agent = settings.moves.as_ref().zip(own.as_ref());
     let agent = agent.map(|(moves, own)| agent_of(settings, moves, own, clock.now())).transpose()?;
     let mut server = Server::new(stack, agent, [settings.service.into()]);
+    if settings.moves.as_ref().is_some_and(|moves| moves.mode == SwitchMode::Host) {
+        server.reply_as(settings.service, place);
+    }
     set_policy(&mut server, settings)?;
     let kernel = KernelSide::open(&interface).map_err(EngineError::Host)?;
     let leases = ports().map(|port| endpoints.lease(port).map_err(EngineError::Program));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use spillway_auth::{Key, SwitchKey};
 use spillway_moves::PolicySettings;
+use spillway_rules::config::Mode;
 use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::ServerId;
 
@@ -53,6 +54,8 @@ pub struct MoveSettings {
     pub peers: Vec<PeerServer>,
     /// The switch's `owner_timeout`. Heartbeats leave ten times in it, and with a policy at least every 10 ms.
     pub owner_timeout: Duration,
+    /// The mode of the switch. In host mode replies pass no switch: this server sends them under the service's address.
+    pub mode: Mode,
     /// The policy by which the server decides to move connections, with its limits; `None`: only orders move them.
     pub policy: Option<PolicySettings>,
     /// What measurements of moves need.

@@ -20,7 +20,12 @@ use crate::service::{CLIENT, agent_settings, control_frame, end, mac, port, swit
 /// Time of one turn.
 pub const TURN: Duration = Duration::from_micros(100);
 
-fn place(server: u8) -> SocketAddr {
+/// Whether an IPv4 frame has a TCP segment from this address.
+fn is_from(frame: &[u8], address: IpAddr) -> bool {
+    frame[23] == 6 && IpAddr::from(*frame[26..].first_chunk::<4>().unwrap()) == address
+}
+
+pub fn place(server: u8) -> SocketAddr {
     if server == 1 { end("10.0.0.1:80") } else { end("10.0.0.3:8080") }
 }
 
@@ -93,6 +98,10 @@ pub struct Rack {
     pub client_sends: bool,
     /// Whether the next datagram of a server, given by its number, to the other server is lost.
     pub is_lost: Box<dyn FnMut(u8) -> bool>,
+    /// As in host mode, segments of servers to the client do not pass the switch.
+    pub replies_pass_by: bool,
+    /// TCP segments that have left server 2 from its place.
+    pub from_place: usize,
 }
 
 impl Rack {
@@ -121,6 +130,8 @@ impl Rack {
             client_frames: VecDeque::new(),
             client_sends: true,
             is_lost: Box::new(|_| false),
+            replies_pass_by: false,
+            from_place: 0,
         };
         rack.run(Duration::from_millis(200));
         rack.client.connect(now, place(1));
@@ -235,6 +246,7 @@ impl Rack {
         while let Some(peer) = stack.poll_next_hop_request() {
             stack.set_next_hop(now, peer, Some(mac(CLIENT)));
         }
+        self.from_place += sent.iter().filter(|frame| is_from(frame, place(2).ip())).count();
         sent.into_iter().for_each(|frame| self.forward(number, frame));
         let host = self.host(number);
         if !host.is_device_busy {
@@ -262,6 +274,9 @@ impl Rack {
 
     /// A frame passes the switch.
     fn forward(&mut self, from: u8, mut frame: Vec<u8>) {
+        if self.replies_pass_by && from != CLIENT && frame.starts_with(&mac(CLIENT).0) {
+            return self.client_frames.push_back(frame);
+        }
         let action = self.switch.handle_frame(self.now, port(from), &mut frame).action;
         let to = match action {
             Action::Answer => from,

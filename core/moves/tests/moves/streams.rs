@@ -7,7 +7,7 @@ use spillway_moves::OrderResult;
 use spillway_transport::LostReason;
 use spillway_wire::handoff::Reason;
 
-use crate::rack::{OWNER_TIMEOUT, Rack};
+use crate::rack::{OWNER_TIMEOUT, Rack, place};
 
 /// Stops the client, and checks that all bytes return before the connection closes.
 #[track_caller]
@@ -35,6 +35,23 @@ fn a_stream_survives_a_hundred_moves() {
     assert_eq!((rack.counters(1).imported, rack.counters(2).imported), (50, 50));
     assert_eq!((rack.host(1).echo.arrivals, rack.host(2).echo.arrivals), (50, 50));
     finish(&mut rack);
+}
+
+/// As in host mode: replies do not pass the switch.
+#[test]
+fn a_stream_continues_if_the_servers_reply_under_the_services_address() {
+    let mut rack = Rack::new(100);
+    rack.replies_pass_by = true;
+    rack.host(2).server.reply_as(place(1), place(2));
+    for number in 0..10 {
+        let (from, to) = if number % 2 == 0 { (1, 2) } else { (2, 1) };
+        rack.order(from, to).unwrap();
+        rack.run_until("the connection moves", |rack| rack.host(to).echo.here.len() == 1);
+        let returned = rack.client.returned;
+        rack.run_until("the stream continues", |rack| rack.client.returned > returned + 10_000);
+    }
+    finish(&mut rack);
+    assert_eq!(rack.from_place, 0);
 }
 
 #[test]
