@@ -149,6 +149,7 @@ fn stack_settings(
         connections_max: settings.connections_max.saturating_add(defaults.half_open_max),
         connect_reserve: settings.connections_max / IMPORTS_ONE_IN,
         clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
+        are_imports_one_way: settings.moves.as_ref().is_some_and(|moves| moves.mode == SwitchMode::Host),
         ..defaults
     })
 }

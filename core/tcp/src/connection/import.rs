@@ -6,6 +6,7 @@ use spillway_wire::state::{self, ConnectionState, Finish, Sending, Stage};
 use super::accept_segment::TimestampState;
 use super::ack::Acking;
 use super::handshake::{Agreed, MSS_MIN};
+use super::next_hop::NextHop;
 use super::receiving::Receiving;
 use super::reports::Reports;
 use super::send_queue::SendQueue;
@@ -58,6 +59,9 @@ impl Connection {
         let agreed = import_agreed(now, settings.mss(&flow), &state.agreed)?;
         let mut connection = Connection::new(now, settings, opening, State::Established, agreed, receiving);
         connection.is_opened = true;
+        if settings.are_imports_one_way {
+            connection.next_hop = NextHop::one_way();
+        }
         connection.import_sending(now, settings, state)?;
         connection.state = match state.stage {
             Stage::Established => State::Established,

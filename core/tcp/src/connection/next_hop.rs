@@ -11,17 +11,26 @@ pub(crate) struct NextHop {
     in_doubt: Option<Mac>,
     /// The entry in the neighbour cache must be marked as doubtful before its next lookup.
     must_doubt_neighbour: bool,
+    /// The peer's segments arrive from another station than the one to which its frames must go.
+    is_one_way: bool,
 }
 
 impl NextHop {
     pub(super) fn new(confirmed: Option<Mac>) -> NextHop {
-        NextHop { confirmed, in_doubt: None, must_doubt_neighbour: false }
+        NextHop { confirmed, in_doubt: None, must_doubt_neighbour: false, is_one_way: false }
+    }
+
+    /// The next hop is always the one of the route, wherever segments come from.
+    pub(super) fn one_way() -> NextHop {
+        NextHop { is_one_way: true, ..NextHop::new(None) }
     }
 
     /// The peer's segment came from this address.
     #[inline]
     pub(super) fn confirm(&mut self, source: Mac) {
-        self.confirmed = Some(source);
+        if !self.is_one_way {
+            self.confirmed = Some(source);
+        }
     }
 
     /// Resolves the next hop again, because frames may go to an interface that no longer exists. Until the next hop is
@@ -72,5 +81,14 @@ mod tests {
         assert_eq!((hop.resolve(None), hop.resolve(Some(NEW))), (Some(OLD), Some(NEW)));
         hop.confirm(OLD);
         assert_eq!(hop.known(), Some(OLD));
+    }
+
+    #[test]
+    fn segments_from_another_station_do_not_change_the_next_hop() {
+        let mut hop = NextHop::one_way();
+        hop.confirm(OLD);
+        assert_eq!((hop.confirmed(), hop.resolve(Some(NEW))), (None, Some(NEW)));
+        hop.confirm(OLD);
+        assert_eq!((hop.confirmed(), hop.known()), (None, Some(NEW)));
     }
 }
