@@ -15,6 +15,8 @@ use crate::settings::LinkSettings;
 
 /// Time for the peer of a failed link to close its connection, which is then reset.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
+/// Ended links that may wait for their peers to close before links of strangers are aborted at once.
+const CLOSING_MAX: usize = 128;
 /// Interval of reports about rejected peers, and about refused clients.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -171,9 +173,14 @@ impl Links {
         out: &mut T,
     ) -> Vec<Conn> {
         let Some(link) = self.links.get_mut(&conn) else { return Vec::new() };
-        link.transmit(now, out);
-        out.finish(conn);
-        self.closing.insert(conn, now + CLOSING_TIME);
+        if link.is_authenticated || self.closing.len() < CLOSING_MAX {
+            link.transmit(now, out);
+            out.finish(conn);
+            self.closing.insert(conn, now + CLOSING_TIME);
+        } else {
+            // Strangers cannot fill the stack with connections that they do not close.
+            out.abort(conn);
+        }
         self.lose(now, conn, error)
     }
 

@@ -14,6 +14,8 @@ use tracing::{info, warn};
 use crate::error::EngineError;
 use crate::interface::LINK_LISTENER;
 
+/// Bytes that a helped client may send before the application has granted them: a helper forwards those of many clients.
+const WINDOW_BYTES: u32 = 32 * 1024;
 /// Maximum number of links: each thread of a helper has one.
 const LINKS_MAX: usize = 1024;
 
@@ -58,7 +60,8 @@ pub fn linked<A: Movable>(application: A, port: LinkPortSettings) -> Result<Link
             "link port {address} needs a key: make one with `spillway key new FILE`"
         )));
     }
-    let config = ServerConfig { ring: keys, rules, limits: Limits::default(), encryption };
+    let limits = Limits { window_bytes: WINDOW_BYTES, ..Limits::default() };
+    let config = ServerConfig { ring: keys, rules, limits, encryption };
     let settings = LinkSettings {
         listener: LINK_LISTENER,
         address,

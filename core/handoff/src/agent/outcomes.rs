@@ -54,6 +54,10 @@ impl Agent {
                 self.end_release(&flow);
                 if self.is_original(&flow) {
                     self.lent.add(flow);
+                    // Until the target has taken the flow back, the client must not be reset.
+                    if source.is_stranded() {
+                        self.lent.handle_lost_entry(now, &flow);
+                    }
                 }
                 MoveResult::Moved
             }

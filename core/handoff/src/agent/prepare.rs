@@ -4,7 +4,7 @@ use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::{Flow, Import, Relay, Request, ServerId, Site};
 
-use super::Agent;
+use super::{Agent, Finished};
 use crate::event::Event;
 use crate::migration::source::{self, Destination, Source};
 use crate::migration::target::Target;
@@ -74,6 +74,8 @@ impl Agent {
         reason: Reason,
     ) {
         self.counters.count_refusal(reason);
+        // A repeated *prepare* is not accepted: the source relies on it that a server that has refused never owns the flow.
+        self.finished.insert(flow, Finished { generation, is_owned: false });
         self.send(source, flow, generation, Body::Refused(reason));
         self.request(now, Request::Prepared { flow, asked: generation, import: Import::Refused });
         self.events.push_back(Event::Refused { flow, source, reason });

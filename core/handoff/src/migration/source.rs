@@ -268,12 +268,19 @@ impl Source {
         };
         let to = Destination { generation, target };
         self.destination = Some(to);
+        // That of an earlier move, or of a *prepare* that the target has accepted later.
+        self.refusal = None;
         if is_asking {
             self.phase = Phase::Exporting(to);
             return Some(Outcome::Export);
         }
         (self.phase, self.next_at) = (Phase::Settling { own: Some(generation) }, now);
         None
+    }
+
+    /// Whether the switch has lost the flow's entry after the export, so that the target is asked.
+    pub(crate) fn is_stranded(&self) -> bool {
+        matches!(self.phase, Phase::Stranded(..))
     }
 
     /// Whether the driver is to export the connection.

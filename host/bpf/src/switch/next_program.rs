@@ -10,7 +10,7 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -124,15 +124,19 @@ impl Drop for NextProgram {
 /// # Errors
 /// The system has failed.
 pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>, BpfError> {
-    let Some(program_id) = program_in(map)? else { return Ok(None) };
-    let failed = |error: io::Error| BpfError::of("cannot lock the place behind the switch")(error.into());
-    match try_lock(&pins.join(LOCK)) {
-        Ok(Some(_lock)) => {}
-        Ok(None) => return Ok(None),
-        // The process has created the directory before it placed its program: it was removed since.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
+    if program_in(map)?.is_none() {
+        return Ok(None);
     }
+    let failed = |error: io::Error| BpfError::of("cannot lock the place behind the switch")(error.into());
+    // Held until the program is removed: a server that starts now waits, and its program stays.
+    let _lock = match try_lock(&pins.join(LOCK)) {
+        Ok(Some(lock)) => lock,
+        Ok(None) => return Ok(None),
+        // Without the directory nothing shows that the process has ended.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let Some(program_id) = program_in(map)? else { return Ok(None) };
     map.delete(&ONLY).map_err(BpfError::of(format!("cannot change the map `{MAP}`")))?;
     Ok(Some(program_id))
 }
@@ -175,12 +179,24 @@ fn lock(pins: &Path) -> Result<OwnedFd, NextProgramError> {
         if attempt > 0 {
             std::thread::sleep(PAUSE);
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+        create(&directory, pins).map_err(failed)?;
         if let Some(lock) = try_lock(&directory).map_err(failed)? {
             return Ok(lock);
         }
     }
     Err(NextProgramError::Occupied(pins.to_owned()))
+}
+
+/// Creates the directory that is locked, if it does not exist. It belongs to the user of the switch's daemon, who must be able
+/// to open it, also if this process is root's.
+fn create(directory: &Path, pins: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let owner = fs::metadata(pins)?;
+    chown(directory, Some(owner.uid()), Some(owner.gid()))
 }
 
 /// `None`: another process has the lock.
