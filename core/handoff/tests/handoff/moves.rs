@@ -173,6 +173,26 @@ fn a_move_that_the_target_refuses_before_prepared_ends_with_its_reason() {
     assert_eq!((rack.agent(2).counters().refused(), rack.client_reaches(1)), (1, (1, Sorted::Stack)));
 }
 
+/// The source may rely on it that a server which has refused a move never owns the flow by it.
+#[test]
+fn a_server_that_has_refused_a_move_does_not_accept_its_repetition() {
+    let mut rack = Rack::new();
+    rack.agent(2).set_load(0, 0);
+    // The relayed refusal and the datagram with its reason are lost.
+    rack.cut_answers_of(2);
+    let now = rack.now;
+    rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
+    rack.deliver();
+    assert_eq!(rack.events(2), [refused(Reason::NoRoom)]);
+    rack.agent(2).set_load(0, 10);
+    rack.no_losses();
+    rack.advance(100);
+    assert_eq!(rack.events(2), []);
+    let kept = MoveResult::Kept(Obstacle::Silence);
+    assert_eq!(rack.agent(1).poll_event(), Some(Event::Ended { flow: flow(), result: kept }));
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Stack));
+}
+
 #[test]
 fn a_move_to_a_server_that_the_switch_does_not_know_as_alive_ends_with_this_reason() {
     let mut rack = Rack::new();

@@ -104,6 +104,11 @@ impl Rack {
         self.is_answer_lost = Box::new(move |to, _| to == server);
     }
 
+    /// What this server sends is lost; it receives everything.
+    pub fn cut_answers_of(&mut self, server: u8) {
+        self.is_lost = Box::new(move |from, _, _| from == server);
+    }
+
     pub fn advance(&mut self, milliseconds: u64) {
         for _ in 0..milliseconds {
             self.now = self.now + Duration::from_millis(1);

@@ -198,6 +198,17 @@ fn a_target_that_had_refused_before_the_entries_were_lost_cannot_have_the_connec
     assert_eq!(source.handle_lost_entries(ms(1), ms(101)), returned);
 }
 
+/// The target has had no room at first, or the datagram is one of an earlier move.
+#[test]
+fn a_refusal_before_prepared_says_nothing_about_a_target_that_is_ready() {
+    let mut source = asking();
+    source.handle_refused(Time(1), 8, Reason::NoRoom);
+    assert_eq!(source.handle_prepared(Time(1), 9, Import::Ready(site())), Some(Outcome::Export));
+    source.exported(Time(2), Chunks::from(&b"state"[..]));
+    assert_eq!(source.handle_lost_entries(ms(1), ms(101)), None, "the target is asked");
+    assert!(source.is_stranded());
+}
+
 /// The earlier run may have continued the connection: a *refused* of the new one says nothing about that.
 #[test]
 fn without_entries_a_restarted_target_is_not_believed() {
