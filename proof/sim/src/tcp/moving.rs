@@ -185,6 +185,9 @@ impl Rack {
         while let Some((flow, loss)) = self.members[index].server.poll_loss() {
             self.handle_loss(application, now, index, (flow, loss));
         }
+        let server_now = self.members[index].time(now);
+        // A driver logs them. Those that wait keep a timer.
+        while self.members[index].server.poll_notice(server_now).is_some() {}
         while let Some((order, result)) = self.members[index].server.poll_result() {
             let flow = order.flow;
             self.ended.push(match result {
