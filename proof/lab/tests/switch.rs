@@ -37,6 +37,8 @@ fn all_traffic_between_hosts_passes_unchanged() {
     let switch = &lab.switches()[0];
     let running = switch.load(&switch.config()).unwrap();
     let [left, right, third] = &hosts;
+    // A host may send, of its own accord, before the ports are open.
+    let early = running.program().counters().unwrap();
     for (from, to) in [(left, right), (right, third), (third, left)] {
         for (own, address) in addresses(from).into_iter().zip(addresses(to)) {
             // The first packet between two hosts needs ARP or NDP, which the switch floods.
@@ -51,7 +53,7 @@ fn all_traffic_between_hosts_passes_unchanged() {
     // 1 MiB is 725 segments of 1,448 bytes; six exchanges in two directions.
     assert!(counters.of(Verdict::Switched) > 12 * 725, "{counters:?}");
     for verdict in [Verdict::DropUnknownPort, Verdict::DropShort, Verdict::DropUnknownStation] {
-        assert_eq!(counters.of(verdict), 0, "{counters:?}");
+        assert_eq!(counters.of(verdict), early.of(verdict), "{counters:?}");
     }
     assert_eq!(left.interface_threads().len(), 1);
     lab.close().unwrap();
