@@ -18,7 +18,7 @@ pub struct LinkSettings {
     pub config: Arc<ServerConfig>,
     /// Maximum number of links. Beyond it a new link replaces one that has not authenticated, or is reset.
     pub links_max: usize,
-    /// Random bytes for a handshake; `None`: there are none, and the link is reset.
+    /// Called for each handshake, which needs random bytes. If the system has none (`None`), the link is reset.
     pub randomness: Box<dyn FnMut() -> Option<LinkRandomness> + Send>,
     /// Called with each notice. Must not block.
     pub notices: Box<dyn FnMut(LinkNotice) + Send>,

@@ -28,9 +28,9 @@ pub enum Notice {
 /// A notice, for all of its events since the last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What has happened.
+    /// The kind of event.
     pub notice: Notice,
-    /// How often.
+    /// Number of such events since the last report.
     pub count: u64,
     /// The client of the first connection; `None` if the notice is about no connection.
     pub client: Option<Endpoint>,

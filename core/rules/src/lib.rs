@@ -36,6 +36,7 @@ mod test_config;
 pub mod times;
 mod too_long;
 mod tunnel;
+mod unwrap;
 mod verdict;
 
 pub use address::Address;

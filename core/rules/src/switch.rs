@@ -20,7 +20,7 @@ use crate::quote::quote;
 use crate::state::State;
 use crate::tables::{Keyed, Tables};
 use crate::tcp;
-use crate::tunnel;
+use crate::unwrap;
 use crate::verdict::{Decision, Verdict, VerdictCounters};
 
 /// A switch whose servers change its rules for single flows (Prism §4.2; Capybara §3.2).
@@ -161,7 +161,7 @@ impl Switch {
     fn decide_parsed(&mut self, arrival: &mut Arrival<'_>, parsed: &Parsed) -> Decision {
         if let Parsed::Ip(packet) = parsed
             && self.tables.is_host()
-            && let Some(decision) = tunnel::from_arbiter(&self.tables, arrival, packet)
+            && let Some(decision) = unwrap::from_arbiter(&self.tables, arrival, packet)
         {
             return decision;
         }

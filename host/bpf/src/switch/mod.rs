@@ -210,7 +210,7 @@ impl Switch {
             entries: Entries::of(&object)?,
             ports: Ports::of(&object, filter, pins)?,
             verdicts: Map::of(&object, "verdicts")?,
-            next_program: Map::of(&object, next_program::MAP)?,
+            next_program: Map::of(&object, pins::NEXT_PROGRAM)?,
             object,
             epoch,
             owner_timeout: config.owner_timeout,

@@ -22,14 +22,10 @@ use spillway_rules::Mode as SwitchMode;
 
 use super::attachment::{Attachment, attachment};
 use super::layout::{LAYOUT_VERSION, ONLY};
-use super::pins::{PINS, Pins};
+use super::pins::{NEXT_PROGRAM, NEXT_PROGRAM_LOCK, PINS, Pins};
 use crate::BpfError;
 use crate::attach::Mode;
 
-/// The map's name in `c/switch.bpf.c`.
-pub(super) const MAP: &str = "next_program";
-/// The directory beside the pins that the process of the program locks.
-const LOCK: &str = "next-program";
 /// Attempts to lock the directory, and the pause before each further one. The daemon of the switch has the lock for
 /// microseconds.
 const ATTEMPTS: u32 = 10;
@@ -82,7 +78,7 @@ impl NextProgram {
         index: u32,
     ) -> Result<Option<NextProgram>, NextProgramError> {
         let Some((pins, link, mode)) = switch_at(index) else { return Ok(None) };
-        let Some(map) = pins.open_map(MAP)? else { return Ok(None) };
+        let Some(map) = pins.open_map(NEXT_PROGRAM)? else { return Ok(None) };
         let lock = lock(pins.directory())?;
         // Replaces the program of a process that has ended.
         map.update(&ONLY, &program.as_raw_fd().to_ne_bytes(), MapFlags::ANY).map_err(BpfError::of(
@@ -129,7 +125,7 @@ pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>,
     }
     let failed = |error: io::Error| BpfError::of("cannot lock the place behind the switch")(error.into());
     // Held until the program is removed: a server that starts now waits, and its program stays.
-    let _lock = match try_lock(&pins.join(LOCK)) {
+    let _lock = match try_lock(&pins.join(NEXT_PROGRAM_LOCK)) {
         Ok(Some(lock)) => lock,
         Ok(None) => return Ok(None),
         // Without the directory nothing shows that the process has ended.
@@ -137,16 +133,8 @@ pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>,
         Err(error) => return Err(failed(error)),
     };
     let Some(program_id) = program_in(map)? else { return Ok(None) };
-    map.delete(&ONLY).map_err(BpfError::of(format!("cannot change the map `{MAP}`")))?;
+    map.delete(&ONLY).map_err(BpfError::of(format!("cannot change the map `{NEXT_PROGRAM}`")))?;
     Ok(Some(program_id))
-}
-
-/// Removes the directory that processes lock.
-pub(super) fn remove_lock(pins: &Path) -> io::Result<()> {
-    match fs::remove_dir(pins.join(LOCK)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// The pins of the switch in host mode whose program is at the interface with this index, and the link of the program.
@@ -166,14 +154,15 @@ fn switch_at(index: u32) -> Option<(Pins, Link, Mode)> {
 
 /// The number of the program in the map.
 pub(super) fn program_in(map: &MapHandle) -> Result<Option<u32>, BpfError> {
-    let value =
-        map.lookup(&ONLY, MapFlags::ANY).map_err(BpfError::of(format!("cannot read the map `{MAP}`")))?;
+    let value = map
+        .lookup(&ONLY, MapFlags::ANY)
+        .map_err(BpfError::of(format!("cannot read the map `{NEXT_PROGRAM}`")))?;
     Ok(value.as_deref().and_then(|value| value.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes)))
 }
 
 /// Takes the lock of the place behind the switch with these pins.
 fn lock(pins: &Path) -> Result<OwnedFd, NextProgramError> {
-    let directory = pins.join(LOCK);
+    let directory = pins.join(NEXT_PROGRAM_LOCK);
     let failed = |error| NextProgramError::Lock(directory.clone(), error);
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {

@@ -12,7 +12,7 @@ use spillway_rules::{Mode, PortId};
 use super::attachment::{Attachment, attachment, attachment_of};
 use super::egress;
 use super::layout::{self, LAYOUT_VERSION, ONLY, Settings};
-use super::{next_program, open_ports};
+use super::open_ports;
 use crate::BpfError;
 
 /// The directory below which each switch of a host has a directory with its pins.
@@ -20,6 +20,10 @@ pub const PINS: &str = "/sys/fs/bpf/spillway";
 
 /// `BPF_FS_MAGIC` in <linux/magic.h>.
 const BPF_FS: u32 = 0xcafe_4a11;
+/// The map with the program behind the switch's, in host mode: its name in `c/switch.bpf.c`.
+pub(super) const NEXT_PROGRAM: &str = "next_program";
+/// The directory beside the pins that the process of this program locks.
+pub(super) const NEXT_PROGRAM_LOCK: &str = "next-program";
 /// The maps that are pinned: all but the constants and the program's working memory (`scratch` and `error_scratch`).
 const MAPS: [&str; 16] = [
     "settings",
@@ -37,7 +41,7 @@ const MAPS: [&str; 16] = [
     "prefixes",
     "egress",
     "verdicts",
-    next_program::MAP,
+    NEXT_PROGRAM,
 ];
 
 /// Why pins cannot be used.
@@ -304,8 +308,7 @@ impl Pins {
         remove_file(&self.map("settings"))?;
         MAPS.iter().try_for_each(|name| remove_file(&self.map(name)))?;
         open_ports().try_for_each(|port| self.unpin(port))?;
-        next_program::remove_lock(&self.0)
-            .map_err(|source| system(format!("remove a directory in {}", self.0.display()), source))?;
+        remove_directory(&self.0.join(NEXT_PROGRAM_LOCK))?;
         egress::pin_paths(&self.0)?.iter().try_for_each(|(_, path)| remove_file(path))
     }
 
@@ -339,6 +342,16 @@ impl Pins {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Removes an empty directory, if it exists.
+fn remove_directory(path: &Path) -> Result<(), PinError> {
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(system(format!("remove {}", path.display()), error))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -35,9 +35,9 @@ const TRACED_MAX: usize = 4096;
 /// Mean CPU times of a move, in µs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Times {
-    /// Of both hosts.
+    /// CPU time of source and target together.
     pub host: f64,
-    /// Of the switch's rules.
+    /// CPU time of the switch's rules.
     pub switch: f64,
 }
 

@@ -27,7 +27,8 @@ const CONTROL: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 1), 7_71
 const SERVICE_NUMBER: ServiceId = ServiceId(3);
 /// Time between two runs, on the clock that the program is given.
 const STEP: Duration = Duration::from_micros(1);
-/// Free places of each server: so many that only the load decides which target is chosen.
+/// Connections that each server can still import, by its heartbeats: no server is ever full, so that the switch chooses
+/// targets by their load alone.
 const FREE_PLACES: u32 = u32::MAX;
 const EPOCH: u64 = 1_700_000_000_000_000_000;
 const LIFETIME_MS: u32 = 60_000;
