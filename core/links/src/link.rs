@@ -87,16 +87,14 @@ impl Link {
 
     /// Returns the bytes that the transport did not take. `Room` follows.
     fn offer<T: Transport>(&mut self, chunk: Chunk, out: &mut T) -> Option<Chunk> {
-        let mut chunk = match out.send_chunk(self.conn, chunk) {
-            Ok(()) => return None,
-            Err(chunk) => chunk,
-        };
-        let taken = out.send(self.conn, chunk.as_slice());
-        chunk.advance(taken);
-        if chunk.is_empty() {
-            self.end.recycle(chunk);
-            return None;
+        match out.offer_chunk(self.conn, chunk) {
+            Ok(spent) => {
+                if let Some(spent) = spent {
+                    self.end.recycle(spent);
+                }
+                None
+            }
+            Err(rest) => Some(rest),
         }
-        Some(chunk)
     }
 }

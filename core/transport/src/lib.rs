@@ -140,6 +140,15 @@ pub trait Transport {
     /// nothing queued takes a chunk of any length, so that no chunk is too large to be sent.
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk>;
 
+    /// Sends as much of a chunk as there is room for, without copying it if all of it is taken. `Ok`: everything is taken, and
+    /// the chunk can be reused if it was copied. `Err`: what was not taken; offer it again at [`Event::Room`].
+    fn offer_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<Option<Chunk>, Chunk> {
+        let Err(mut chunk) = self.send_chunk(conn, chunk) else { return Ok(None) };
+        let taken = self.send(conn, chunk.as_slice());
+        chunk.advance(taken);
+        if chunk.is_empty() { Ok(Some(chunk)) } else { Err(chunk) }
+    }
+
     /// An empty buffer for reuse with `send_chunk`, if the transport has one.
     fn take_recycled_chunk(&mut self) -> Option<Chunk>;
 

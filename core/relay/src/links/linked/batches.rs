@@ -81,16 +81,14 @@ impl Linked {
 
     /// Returns the bytes that the transport did not take. Offer them again at the transport's `Room` event.
     fn offer<T: Transport>(&mut self, chunk: Chunk, out: &mut T) -> Option<Chunk> {
-        let mut chunk = match out.send_chunk(self.conn, chunk) {
-            Ok(()) => return None,
-            Err(chunk) => chunk,
-        };
-        let taken = out.send(self.conn, chunk.as_slice());
-        chunk.advance(taken);
-        if chunk.is_empty() {
-            self.opener.recycle(chunk);
-            return None;
+        match out.offer_chunk(self.conn, chunk) {
+            Ok(spent) => {
+                if let Some(spent) = spent {
+                    self.opener.recycle(spent);
+                }
+                None
+            }
+            Err(rest) => Some(rest),
         }
-        Some(chunk)
     }
 }
