@@ -8,6 +8,7 @@
 //! next request as soon as they have the reply to the last one.
 
 mod clients;
+mod counts;
 mod distribution;
 mod findings;
 mod memory;
@@ -23,7 +24,7 @@ use crate::error::Error;
 use crate::experiments::Options;
 use crate::experiments::common::rounds::{measurement_order, print_line};
 use crate::machine::Machine;
-use crate::results::{Check, Results};
+use crate::results::Results;
 use crate::scene::Setting;
 use crate::stats::median;
 use crate::steady::Steady;
@@ -31,6 +32,7 @@ use crate::stop;
 
 use super::site::{Site, SiteOptions};
 use clients::{Busy, Span, Unread};
+use counts::Counts;
 use distribution::Distribution;
 use memory::Rack;
 use steps::Joined;
@@ -131,27 +133,6 @@ struct Measured {
     busy: Vec<Moves>,
     requests: Vec<Requests>,
     counts: Counts,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    /// Moves that were ordered and have ended as such.
-    moves: u64,
-    /// Moves whose steps at both ends are known.
-    joined: u64,
-    /// Moves one after the other: their steps should be known.
-    traced: u64,
-    /// Orders that did not move their connection, and were repeated.
-    repeated: u64,
-    busy_moves: u64,
-    replies: u64,
-    wrong: u64,
-    /// Clients whose connection ended early, and connections that the servers have lost or let go.
-    lost: u64,
-    /// Requests that took longer than [`TIMEOUT_US`].
-    late: u64,
-    /// Retransmission timeouts of the clients' kernel.
-    timeouts: u64,
 }
 
 /// Runs the experiment.
@@ -497,27 +478,6 @@ impl Moves {
             blackout: distribution(Joined::blackout_us),
             phases: (0..steps::PHASES.len() - 1).map(phase).collect(),
         }
-    }
-}
-
-impl Counts {
-    fn checks(&self) -> Vec<Check> {
-        if self.moves == 0 {
-            return Vec::new();
-        }
-        let Counts { moves, joined, traced, repeated, replies, .. } = self;
-        let of = format!("{replies} replies and {moves} moves; {repeated} orders were repeated");
-        vec![
-            Check::none("wrong", self.wrong, &of),
-            Check::none("lost", self.lost, &of),
-            Check::none("retransmission timeouts", self.timeouts + self.late, &of),
-            Check::new(
-                "steps",
-                // A move whose *accepted* was lost ends at its source without its last steps.
-                joined * 100 >= traced * 99,
-                format!("all steps of {joined} of {traced} moves are known"),
-            ),
-        ]
     }
 }
 
