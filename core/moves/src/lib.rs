@@ -5,9 +5,8 @@
 //! - `application`: what an application adds to an [`Application`](spillway_transport::Application): [`Movable`]
 //! - `connections`: the stack, and the flows of its connections: the application's transport
 //! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
-//! - `notices`: what the operator should know, at a limited rate
 //! - `orders`: moves that wait until the application's request has ended
-//! - `losses`: connections that a server has lost
+//! - `incidents`: what has gone wrong, for logs and checks
 //! - `blackout`: how long connections that move are without a server
 //! - `ends`: the addresses and ports of a frame; `reply_source`: replies under the service's address
 #![no_std]
@@ -23,9 +22,8 @@ mod application;
 mod blackout;
 mod connections;
 mod ends;
-mod losses;
+mod incidents;
 mod meter;
-mod notices;
 mod orders;
 mod policy;
 mod reply_source;
@@ -34,9 +32,8 @@ mod server;
 pub use application::{Arrival, Movable, OwnLoad};
 pub use blackout::{BLACKOUT_BOUNDS_US, BlackoutCounts};
 pub use connections::Connections;
-pub use losses::Loss;
+pub use incidents::{Incident, Loss};
 pub use meter::Meter;
-pub use notices::{Notice, Report};
 pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};

@@ -20,8 +20,7 @@ use crate::application::Movable;
 use crate::blackout::{BlackoutCounts, Blackouts};
 use crate::connections::Connections;
 use crate::ends::Ends;
-use crate::losses::{Loss, Losses};
-use crate::notices::{Notices, Report};
+use crate::incidents::{Incident, Incidents};
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
 use crate::reply_source::ReplySource;
@@ -55,8 +54,7 @@ pub struct Server {
     /// Requests since the last look at the load.
     served: u32,
     results: VecDeque<(Order, OrderResult)>,
-    losses: Losses,
-    notices: Notices,
+    incidents: Incidents,
     reply_source: Option<ReplySource>,
     counters: Counters,
     blackouts: Blackouts,
@@ -101,8 +99,7 @@ impl Server {
             policy: Policy::none(),
             served: 0,
             results: VecDeque::new(),
-            losses: Losses::default(),
-            notices: Notices::default(),
+            incidents: Incidents::default(),
             reply_source: None,
             counters: Counters::default(),
             blackouts: Blackouts::default(),
@@ -227,14 +224,9 @@ impl Server {
         self.results.pop_front()
     }
 
-    /// The next connection that this server has lost, and how.
-    pub fn poll_loss(&mut self) -> Option<(Flow, Loss)> {
-        self.losses.poll()
-    }
-
-    /// The next notice for the log. Call it after each turn until it returns `None`.
-    pub fn poll_notice(&mut self, now: Time) -> Option<Report> {
-        self.notices.poll(now)
+    /// The next incident. Call it after each turn until it returns `None`.
+    pub fn poll_incident(&mut self) -> Option<Incident> {
+        self.incidents.poll()
     }
 
     fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {
@@ -298,7 +290,6 @@ impl Server {
     pub fn poll_own_timeout(&self) -> Option<Time> {
         let stack = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
         let agent = self.agent.as_ref().map(Agent::poll_timeout);
-        let others = [agent, self.policy.poll_timeout(), self.notices.poll_timeout()];
-        stack.into_iter().chain(others).flatten().min()
+        stack.into_iter().chain([agent, self.policy.poll_timeout()]).flatten().min()
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use spillway_handoff::PeerFault;
 use spillway_metrics::process::thread_cpu;
-use spillway_moves::{Decision, Meter, Movable, Notice, Order, OrderResult, Report, Server, Target};
+use spillway_moves::{Decision, Meter, Movable, Order, OrderResult, Server, Target};
 use spillway_net::{Clock, Mailbox};
 use spillway_transport::Time;
 use spillway_wire::switch::Flow;
@@ -21,6 +21,7 @@ use crate::about::About;
 use crate::datagrams::Datagrams;
 use crate::error::EngineError;
 use crate::interface::{self, Held, Opened};
+use crate::notices::{Notice, Notices, Report};
 use crate::remote::{Remote, Waiters};
 use crate::settings::EngineSettings;
 use crate::station::Station;
@@ -76,6 +77,7 @@ impl<A: Movable + 'static> Engine<A> {
             read_at: Time::ZERO,
             error: None,
             meter: Meter::new(clock.now(), thread_cpu()),
+            notices: Notices::default(),
             frames: 0,
             export_pause: measuring.export_pause,
         };
@@ -137,7 +139,10 @@ impl<A: Movable + 'static> Engine<A> {
         while let Some((flow, decision)) = self.station.server.poll_decision() {
             self.report_decision(&flow, &decision);
         }
-        while let Some(report) = self.station.server.poll_notice(now) {
+        while let Some(incident) = self.station.server.poll_incident() {
+            self.station.notices.add(incident);
+        }
+        while let Some(report) = self.station.notices.poll(now) {
             self.report_notice(&report);
         }
         while let Some((order, result)) = self.station.server.poll_result() {

@@ -11,6 +11,7 @@
 //! - `datagrams`: messages to and from the switch and other servers, over one socket of the kernel
 //! - `station`: stack, agent and application as the endpoint of a device
 //! - `engine`: the loop; `remote`: orders from other threads; `about`: facts about the server that its threads share
+//! - `notices`: incidents in the log, at a limited rate
 //! - `control`, `status`, `steps`: the admin socket; `link_port`: helpers of the server
 //! - `process`: all of this as a process: [`run`]
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod error;
 mod file;
 mod interface;
 mod link_port;
+mod notices;
 mod policy_keys;
 mod process;
 mod remote;

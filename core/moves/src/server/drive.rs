@@ -11,7 +11,7 @@ use spillway_transport::{Conn, Event, Time};
 use super::Server;
 use crate::application::Movable;
 use crate::ends::Ends;
-use crate::notices::Notice;
+use crate::incidents::Incident;
 use crate::orders::Order;
 
 impl Server {
@@ -53,7 +53,7 @@ impl Server {
                 self.policy.hear(now, load);
             }
             while let Some(fault) = agent.poll_peer_fault() {
-                self.notices.add(Notice::PeerFault(fault), None);
+                self.incidents.add(Incident::PeerFault(fault));
             }
             self.run_agent(application, now);
         }

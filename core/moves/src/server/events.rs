@@ -11,8 +11,7 @@ use spillway_wire::switch::{Flow, ServerId};
 use super::Server;
 use crate::application::{Arrival, Movable};
 use crate::connections::Imported;
-use crate::losses::Loss;
-use crate::notices::Notice;
+use crate::incidents::{Incident, Loss};
 use crate::orders::OrderResult;
 
 impl Server {
@@ -49,11 +48,10 @@ impl Server {
             }
             Event::Drop { flow, cause } => self.drop_connection(application, now, flow, cause),
             // `Ended` follows.
-            Event::Gone { flow, cause } => self.losses.add(flow, Loss::GivenUp(cause)),
+            Event::Gone { flow, cause } => self.lost(flow, Loss::GivenUp(cause)),
             Event::Refused { flow, reason, .. } => {
                 self.reserved.remove(&flow);
-                self.losses.add(flow, Loss::GivenUp(Cause::Doubt));
-                self.notices.add(Notice::Refused(reason), Some(&flow));
+                self.incidents.add(Incident::Refused(flow, reason));
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
         }
@@ -90,8 +88,7 @@ impl Server {
         let Some(Imported { conn, peer, listener, attachment }) = imported else {
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
-            self.losses.add(flow, Loss::NotImported);
-            self.notices.add(Notice::NotImported, Some(&flow));
+            self.lost(flow, Loss::NotImported);
             self.policy.leave(&flow);
             self.end_exported(now, flow);
             return self.with_agent(|agent| agent.connection_ended(now, flow));
@@ -122,18 +119,21 @@ impl Server {
     /// Drops a connection without a segment: this server does not own its flow any more.
     fn drop_connection<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow, cause: Cause) {
         let Some(conn) = self.connections.conn(&flow) else {
-            return self.losses.add(flow, Loss::LastSegments(cause));
+            return self.lost(flow, Loss::LastSegments(cause));
         };
         // If the connection has just ended, the export fails, and the stack's event reports the end.
         if self.connections.export(now, conn).is_ok() {
             self.counters.lost += 1;
-            self.losses.add(flow, Loss::Dropped(cause));
-            self.notices.add(Notice::GivenUp(cause), Some(&flow));
+            self.lost(flow, Loss::Dropped(cause));
             self.end_order(now, &flow, OrderResult::Closed);
             self.policy.leave(&flow);
             let lost = ApplicationEvent::Lost(LostReason::Failed);
             application.handle(now, conn, lost, &mut self.connections);
         }
+    }
+
+    fn lost(&mut self, flow: Flow, loss: Loss) {
+        self.incidents.add(Incident::Lost(flow, loss));
     }
 
     fn end_move(&mut self, now: Time, flow: Flow, result: MoveResult) {

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use spillway_handoff::{Agent, Cause, MoveResult};
-use spillway_moves::{Loss as ServerLoss, Order, OrderResult};
+use spillway_moves::{Incident, Loss as ServerLoss, Order, OrderResult};
 use spillway_tcp::{ExportError, ImportError, Stack};
 use spillway_transport::{Application, Conn, Event, LostReason, Time};
 use spillway_wire::handoff::Reason;
@@ -182,12 +182,13 @@ impl Rack {
 
     /// Handles what a call of a server has led to.
     pub(super) fn settle<A: Application>(&mut self, application: &mut A, now: Time, index: usize) {
-        while let Some((flow, loss)) = self.members[index].server.poll_loss() {
-            self.handle_loss(application, now, index, (flow, loss));
+        while let Some(incident) = self.members[index].server.poll_incident() {
+            match incident {
+                Incident::Lost(flow, loss) => self.handle_loss(application, now, index, (flow, loss)),
+                Incident::Refused(flow, _) => self.give_up(application, now, flow, Cause::Doubt),
+                Incident::PeerFault(_) => {}
+            }
         }
-        let server_now = self.members[index].time(now);
-        // A driver logs them. Those that wait keep a timer.
-        while self.members[index].server.poll_notice(server_now).is_some() {}
         while let Some((order, result)) = self.members[index].server.poll_result() {
             let flow = order.flow;
             self.ended.push(match result {
@@ -226,20 +227,22 @@ impl Rack {
                     self.directory.lost.push((flow, Loss::LastSegments));
                 }
             }
-            // One end of a move has given the connection up. It is lost if no other server may still continue it.
-            ServerLoss::GivenUp(cause) => {
-                let name = self.directory.flows.get(&flow).copied();
-                let transit = name.and_then(|name| self.directory.transits.get_mut(&name));
-                let Some(transit) = transit else { return };
-                let cause = *transit.cause.get_or_insert(cause);
-                if !self.agents().any(|agent| agent.may_continue(&flow)) {
-                    self.lose(application, now, flow, Loss::Protocol(cause));
-                }
-            }
+            ServerLoss::GivenUp(cause) => self.give_up(application, now, flow, cause),
             ServerLoss::NotImported => {
                 let what = format!("server {index} owns {flow:?}, but does not import it");
                 self.directory.violations.push(what);
             }
+        }
+    }
+
+    /// One end of a move has given the connection up. It is lost if no other server may still continue it.
+    fn give_up<A: Application>(&mut self, application: &mut A, now: Time, flow: Flow, cause: Cause) {
+        let name = self.directory.flows.get(&flow).copied();
+        let transit = name.and_then(|name| self.directory.transits.get_mut(&name));
+        let Some(transit) = transit else { return };
+        let cause = *transit.cause.get_or_insert(cause);
+        if !self.agents().any(|agent| agent.may_continue(&flow)) {
+            self.lose(application, now, flow, Loss::Protocol(cause));
         }
     }
 

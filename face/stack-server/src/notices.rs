@@ -1,9 +1,10 @@
-//! What the operator should know about moves beyond the result of each order, at a limited rate.
+//! Incidents in the log: each kind at a limited rate, with the number of its events.
 
-use alloc::collections::BTreeMap;
-use core::time::Duration;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use spillway_handoff::{Cause, PeerFault};
+use spillway_moves::{Incident, Loss};
 use spillway_transport::Time;
 use spillway_wire::handoff::Reason;
 use spillway_wire::switch::{Endpoint, Flow};
@@ -14,7 +15,7 @@ const PEER_FAULT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What the operator should know. The number of values is bounded by the numbers of servers, of reasons and of causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Notice {
+pub(crate) enum Notice {
     /// Datagrams of other servers are not accepted.
     PeerFault(PeerFault),
     /// Moves to this server were refused, or ended here; the connections stay at their server.
@@ -27,13 +28,13 @@ pub enum Notice {
 
 /// A notice, for all of its events since the last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub(crate) struct Report {
     /// The kind of event.
-    pub notice: Notice,
+    pub(crate) notice: Notice,
     /// Number of such events since the last report.
-    pub count: u64,
+    pub(crate) count: u64,
     /// The client of the first connection; `None` if the notice is about no connection.
-    pub client: Option<Endpoint>,
+    pub(crate) client: Option<Endpoint>,
 }
 
 #[derive(Debug, Default)]
@@ -49,10 +50,18 @@ struct Waiting {
 pub(crate) struct Notices(BTreeMap<Notice, Waiting>);
 
 impl Notices {
-    pub(crate) fn add(&mut self, notice: Notice, flow: Option<&Flow>) {
+    /// Counts an incident. The results of orders say what became of connections that a source has given up.
+    pub(crate) fn add(&mut self, incident: Incident) {
+        let (notice, flow) = match incident {
+            Incident::PeerFault(fault) => (Notice::PeerFault(fault), None),
+            Incident::Refused(flow, reason) => (Notice::Refused(reason), Some(flow)),
+            Incident::Lost(flow, Loss::Dropped(cause)) => (Notice::GivenUp(cause), Some(flow)),
+            Incident::Lost(flow, Loss::NotImported) => (Notice::NotImported, Some(flow)),
+            Incident::Lost(_, Loss::LastSegments(_) | Loss::GivenUp(_)) => return,
+        };
         let waiting = self.0.entry(notice).or_default();
         if waiting.count == 0 {
-            waiting.client = flow.map(Flow::client);
+            waiting.client = flow.as_ref().map(Flow::client);
         }
         waiting.count += 1;
     }
@@ -68,7 +77,7 @@ impl Notices {
         waiting.next_at = now + interval;
         Some(Report {
             notice: *notice,
-            count: core::mem::take(&mut waiting.count),
+            count: std::mem::take(&mut waiting.count),
             client: waiting.client.take(),
         })
     }
@@ -81,7 +90,7 @@ impl Notices {
 
 #[cfg(test)]
 mod tests {
-    use core::net::SocketAddr;
+    use std::net::SocketAddr;
 
     use super::*;
 
@@ -93,15 +102,16 @@ mod tests {
     #[test]
     fn a_burst_is_one_report_and_the_next_one_waits() {
         let (mut notices, start) = (Notices::default(), Time(5));
-        let lost = Notice::GivenUp(Cause::Silence);
-        (1..=3).for_each(|port| notices.add(lost, Some(&flow(port))));
-        notices.add(Notice::Refused(Reason::NoRoom), Some(&flow(9)));
+        let lost = |port| Incident::Lost(flow(port), Loss::Dropped(Cause::Silence));
+        let given_up = Notice::GivenUp(Cause::Silence);
+        (1..=3).for_each(|port| notices.add(lost(port)));
+        notices.add(Incident::Refused(flow(9), Reason::NoRoom));
         let report = |notice, count, port| Some(Report { notice, count, client: Some(flow(port).client()) });
         assert_eq!(notices.poll(start), report(Notice::Refused(Reason::NoRoom), 1, 9));
-        assert_eq!(notices.poll(start), report(lost, 3, 1));
+        assert_eq!(notices.poll(start), report(given_up, 3, 1));
         assert_eq!((notices.poll(start), notices.poll_timeout()), (None, None));
-        (4..=5).for_each(|port| notices.add(lost, Some(&flow(port))));
+        (4..=5).for_each(|port| notices.add(lost(port)));
         assert_eq!((notices.poll(start), notices.poll_timeout()), (None, Some(start + INTERVAL)));
-        assert_eq!(notices.poll(start + INTERVAL), report(lost, 2, 4));
+        assert_eq!(notices.poll(start + INTERVAL), report(given_up, 2, 4));
     }
 }
