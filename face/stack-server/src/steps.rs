@@ -29,7 +29,8 @@ pub struct MoveStepTimes {
 }
 
 impl MoveStepTimes {
-    pub(crate) fn of(traced: &TracedMove) -> MoveStepTimes {
+    /// The steps that a server has recorded.
+    pub fn of(traced: &TracedMove) -> MoveStepTimes {
         let time = |step: Step| Some((step_name(step).to_owned(), traced.at(step)?));
         MoveStepTimes {
             client: traced.flow.client().into(),

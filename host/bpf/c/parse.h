@@ -11,7 +11,8 @@
 #include <bpf/bpf_endian.h>
 #include "context.h"
 
-/* Maximum extension headers. RFC 8200 §4.1 recommends at most five of the kinds that are parsed here. */
+/* A chain of this number of extension headers is too long; shorter chains are parsed. RFC 8200 §4.1 recommends at most
+ * five of the kinds that are parsed here. */
 #define EXTENSIONS_MAX 8
 
 /* Maximum VLAN tags, of 802.1Q or 802.1ad in any order; 802.1ad uses two. Frames with more tags pass. Tags

@@ -69,6 +69,11 @@ pub fn by_name(name: &str) -> Option<&'static Experiment> {
     all().find(|experiment| experiment.name == name)
 }
 
+/// Whether a part runs: all do if `only`, the values of `--only`, is empty.
+pub(crate) fn selects(only: &[String], part: &str) -> bool {
+    only.is_empty() || only.iter().any(|selected| selected == part)
+}
+
 /// Checks the values of `--only`. Fails with [`Error::Usage`] if the experiment does not have one of these parts.
 pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error> {
     let parts = match experiment.name {

@@ -7,6 +7,8 @@ use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
+use crate::steady::Steady;
+
 /// Description of a machine, for readers who compare figures with those of another one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -25,6 +27,16 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// As [`here`](Self::here), with how the machine is held steady, and whether the build suits measurements.
+    pub(crate) fn held(steady: &Steady) -> Machine {
+        let mut machine = Machine::here();
+        machine.lab.extend(steady.description());
+        if cfg!(debug_assertions) {
+            machine.lab.insert("build".into(), "with assertions: times are not those of a release".into());
+        }
+        machine
+    }
+
     /// Describes this machine; the fields that the laboratory fills are empty.
     pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();

@@ -39,9 +39,8 @@
 
 #define NS_PER_MS 1000000ULL
 /* The following times are those of core/rules/src/times.rs; a test of `src/switch/layout.rs` compares them. */
-/* The most by which the clock of silence advances from one heartbeat of any owner to the next (see
- * advance_silence_clock()): ten times the interval at which an owner sends them. During a longer gap the switch itself
- * may have been paused. */
+/* The most by which the clock of silence advances from one heartbeat or hello of any sender to the next (see
+ * advance_silence_clock()): during a longer gap the switch itself may have been paused. */
 #define GAP_MAX_NS (100 * NS_PER_MS)
 /* Time after the owner's RST at which an entry ends. */
 #define AFTER_RST_NS (1000 * NS_PER_MS)

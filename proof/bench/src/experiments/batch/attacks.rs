@@ -15,8 +15,8 @@ use std::time::Duration;
 use spillway_lab::Quota;
 
 use crate::error::Error;
-use crate::experiments::Options;
 use crate::experiments::common::rounds::print_line;
+use crate::experiments::{Options, selects};
 use crate::results::Results;
 use crate::scene::{Setting, quota_text};
 use crate::stage::Stage;
@@ -195,7 +195,7 @@ impl AttackResult {
 /// Runs the experiment.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
     let mut effort = if options.quick { Effort::quick() } else { Effort::full() };
-    effort.attacks.retain(|id| options.only.is_empty() || options.only.iter().any(|only| only == id));
+    effort.attacks.retain(|id| selects(&options.only, id));
     run_with(&options.setting, &effort, out)
 }
 

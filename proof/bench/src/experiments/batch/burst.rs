@@ -13,7 +13,7 @@ use spillway_lab::Burner;
 
 use crate::calibrate::{Calibration, FLOOR_PER_S, LIMIT_PER_S, Neighbours, calibrate, p99_at_fifth_us};
 use crate::error::Error;
-use crate::experiments::Options;
+use crate::experiments::{Options, selects};
 use crate::generator::Engine;
 use crate::goodput::{Driver, RampResult, Tally, Timing, ramp};
 use crate::ramp::Ramp;
@@ -140,7 +140,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Results, Error> {
 
 impl Course<'_> {
     fn run(&mut self, mut scene: Scene, options: &Options) -> Result<(), Error> {
-        let has_part = |part: &str| options.only.is_empty() || options.only.iter().any(|only| only == part);
+        let has_part = |part: &str| selects(&options.only, part);
         if options.quick && has_part("relief") {
             // A quick run may end before the ramps are complete, but must measure relief.
             self.measure_reliefs(&mut scene)?;

@@ -18,8 +18,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::experiments::Options;
 use crate::experiments::common::rounds::{Rounds, measurement_order, print_line, spoilt_suffix};
+use crate::experiments::{Options, selects};
 use crate::machine::Machine;
 use crate::results::{Check, Results};
 use crate::scene::Setting;
@@ -131,10 +131,8 @@ pub fn run_with(
     only: &[String],
     out: &mut dyn Write,
 ) -> Result<Results, Error> {
-    let is_selected = |part: &str| only.is_empty() || only.iter().any(|selected| selected == part);
     let steady = Steady::start(setting.idle_cores_poll);
-    let mut machine = Machine::here();
-    machine.lab.extend(steady.description());
+    let mut machine = Machine::held(&steady);
     machine.lab.insert(
         "service time".into(),
         format!("{WORK:?} a request, waited for: {CAPACITY_PER_S} requests a second and server"),
@@ -143,10 +141,10 @@ pub fn run_with(
     let mut measured = Measured::default();
     let bench = Bench { setting, effort, steady: &steady };
     let mut outcome = Ok(());
-    if is_selected("policies") {
+    if selects(only, "policies") {
         outcome = bench.measure_courses(&mut measured, &mut machine, out);
     }
-    if outcome.is_ok() && is_selected("delays") {
+    if outcome.is_ok() && selects(only, "delays") {
         outcome = bench.measure_forced(&mut measured, &mut machine, out);
     }
     let mut results = Results::new("migration-load", machine);

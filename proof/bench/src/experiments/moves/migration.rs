@@ -20,9 +20,11 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use spillway_stack_server::MoveStepTimes;
+
 use crate::error::Error;
-use crate::experiments::Options;
 use crate::experiments::common::rounds::{measurement_order, print_line};
+use crate::experiments::{Options, selects};
 use crate::machine::Machine;
 use crate::results::Results;
 use crate::scene::Setting;
@@ -148,19 +150,14 @@ pub fn run_with(
     only: &[String],
     out: &mut dyn Write,
 ) -> Result<Results, Error> {
-    let is_selected = |part: &str| only.is_empty() || only.iter().any(|selected| selected == part);
     let steady = Steady::start(setting.idle_cores_poll);
-    let mut machine = Machine::here();
-    machine.lab.extend(steady.description());
-    if cfg!(debug_assertions) {
-        machine.lab.insert("build".into(), "with assertions: times are not those of a release".into());
-    }
+    let mut machine = Machine::held(&steady);
     let mut measured = Measured::default();
     let mut outcome = Ok(());
-    if is_selected("memory") {
+    if selects(only, "memory") {
         outcome = measure_memory(effort, &mut measured, out);
     }
-    let (quiet, busy) = (is_selected("quiet"), is_selected("busy"));
+    let (quiet, busy) = (selects(only, "quiet"), selects(only, "busy"));
     if outcome.is_ok() && (quiet || busy) {
         outcome = measure_veth(setting, effort, (quiet, busy), (&mut measured, &mut machine), out);
     }
@@ -201,7 +198,7 @@ fn memory_round(queued: usize, passes: usize) -> Result<Memory, String> {
     let (alone, together) = (times_of(1)?, times_of(UNDER_WAY)?);
     let mut joined = Vec::new();
     for _ in 0..passes.div_ceil(2) {
-        let ends: Vec<_> = rack.traced_pass()?.iter().map(steps::of_traced).collect();
+        let ends: Vec<_> = rack.traced_pass()?.iter().map(MoveStepTimes::of).collect();
         joined.extend(steps::join(&ends));
     }
     let median_of = |values: Vec<f64>| median(&values).unwrap_or(f64::NAN);

@@ -30,8 +30,8 @@ use std::time::Duration;
 use spillway_lab::HostCpu;
 
 use crate::error::Error;
-use crate::experiments::Options;
 use crate::experiments::common::rounds::{Rounds, measurement_order, print_line, spoilt_suffix};
+use crate::experiments::{Options, selects};
 use crate::machine::Machine;
 use crate::measure::{Snapshot, disturbed, measure_until_valid, stopped};
 use crate::results::{Check, Results};
@@ -121,21 +121,14 @@ pub fn run_with(
     only: &[String],
     out: &mut dyn Write,
 ) -> Result<Results, Error> {
-    let is_selected = |part: &str| only.is_empty() || only.iter().any(|selected| selected == part);
     let steady = Steady::start(setting.idle_cores_poll);
-    let mut machine = Machine::here();
-    machine.lab.extend(steady.description());
-    if cfg!(debug_assertions) {
-        machine
-            .lab
-            .insert("build".into(), "with assertions: times of daemons are not those of a release".into());
-    }
+    let mut machine = Machine::held(&steady);
     let mut measured = Measured::default();
     let mut outcome = Ok(());
-    if is_selected("program") {
+    if selects(only, "program") {
         outcome = measure_program(&steady, effort, &mut measured, out);
     }
-    let (trips, transfers) = (is_selected("round-trips"), is_selected("throughput"));
+    let (trips, transfers) = (selects(only, "round-trips"), selects(only, "throughput"));
     if outcome.is_ok() && (trips || transfers) {
         outcome = Site::create(setting).and_then(|mut site| {
             site.describe(&mut machine)?;

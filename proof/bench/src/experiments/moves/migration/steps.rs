@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use spillway_moves::{End, Step, TracedMove};
+use spillway_moves::Step;
 use spillway_stack_server::{MoveStepTimes, step_name};
 
 /// Capybara's events, in their order, and the export, from which on the connection has no server.
@@ -77,17 +77,6 @@ pub(super) fn join(ends: &[MoveStepTimes]) -> Vec<Joined> {
         seen.insert((client, generation)).then_some(Joined { client, times })
     };
     of(true).filter_map(join).collect()
-}
-
-/// The steps of a move in memory, as those of a server's process.
-pub(super) fn of_traced(traced: &TracedMove) -> MoveStepTimes {
-    let time = |step: Step| Some((step_name(step).to_owned(), traced.at(step)?));
-    MoveStepTimes {
-        client: traced.flow.client().into(),
-        generation: traced.generation,
-        is_source: traced.end == End::Source,
-        ns: Step::ALL.into_iter().filter_map(time).collect(),
-    }
 }
 
 #[cfg(test)]
