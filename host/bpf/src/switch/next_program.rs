@@ -20,9 +20,8 @@ use rustix::fs::{FlockOperation, Mode as Permissions, OFlags, flock, open};
 use rustix::io::Errno;
 use spillway_rules::Mode as SwitchMode;
 
-use super::attachment::{Attachment, attachment};
 use super::layout::{LAYOUT_VERSION, ONLY};
-use super::pins::{NEXT_PROGRAM, NEXT_PROGRAM_LOCK, PINS, Pins};
+use super::pins::{NEXT_PROGRAM, NEXT_PROGRAM_LOCK, PINS, Pins, switches_at};
 use crate::BpfError;
 use crate::attach::Mode;
 
@@ -139,16 +138,9 @@ pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>,
 
 /// The pins of the switch in host mode whose program is at the interface with this index, and the link of the program.
 fn switch_at(index: u32) -> Option<(Pins, Link, Mode)> {
-    let directories = fs::read_dir(PINS).ok()?.flatten().map(|entry| entry.path());
-    // A directory that this process must not read is not examined.
-    directories.map(|directory| Pins::existing(&directory)).find_map(|pins| {
-        let is_usable = matches!(pins.version_and_epoch(), Ok(Some((LAYOUT_VERSION, _))))
-            && matches!(pins.mode(), Ok(Some(SwitchMode::Host)));
-        let links = is_usable.then(|| pins.open_links().ok()).flatten()?;
-        links.into_values().find_map(|link| match attachment(&link) {
-            Ok(Attachment::Here { index: at, mode }) if at == index => Some((pins.clone(), link, mode)),
-            _ => None,
-        })
+    switches_at(Path::new(PINS), index).into_iter().find(|(pins, ..)| {
+        matches!(pins.version_and_epoch(), Ok(Some((LAYOUT_VERSION, _))))
+            && matches!(pins.mode(), Ok(Some(SwitchMode::Host)))
     })
 }
 

@@ -14,6 +14,7 @@ use super::egress;
 use super::layout::{self, LAYOUT_VERSION, ONLY, Settings};
 use super::open_ports;
 use crate::BpfError;
+use crate::attach::Mode as AttachMode;
 
 /// The directory below which each switch of a host has a directory with its pins.
 pub const PINS: &str = "/sys/fs/bpf/spillway";
@@ -284,15 +285,8 @@ impl Pins {
 
     /// The directory of another switch whose pinned link has attached a program to the interface with this index.
     pub(super) fn other_switch_at(&self, interface: u32) -> Option<PathBuf> {
-        let siblings = fs::read_dir(self.0.parent()?).ok()?.flatten().map(|entry| entry.path());
-        // A directory that this process must not read is not examined.
-        let has_link = |directory: &PathBuf| {
-            let links = Pins(directory.clone()).open_links().unwrap_or_default();
-            links
-                .iter()
-                .any(|(_, link)| matches!(attachment(link), Ok(Attachment::Here { index, .. }) if index == interface))
-        };
-        siblings.filter(|directory| *directory != self.0).find(has_link)
+        let mut others = switches_at(self.0.parent()?, interface).into_iter().map(|(pins, ..)| pins.0);
+        others.find(|directory| *directory != self.0)
     }
 
     /// Detaches the program from all interfaces, and removes the switch's pins; other files in the directory stay. The kernel
@@ -343,6 +337,21 @@ impl Pins {
             _ => Ok(()),
         }
     }
+}
+
+/// The switches with pins below `directory` whose links have attached a program to the interface with this index, with the link and
+/// the mode in which the program runs. A directory that this process must not read is not examined.
+pub(super) fn switches_at(directory: &Path, interface: u32) -> Vec<(Pins, Link, AttachMode)> {
+    let directories = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| Pins(entry.path()));
+    let at_interface = |pins: Pins| {
+        let mut links = pins.open_links().unwrap_or_default().into_values();
+        let (link, mode) = links.find_map(|link| match attachment(&link) {
+            Ok(Attachment::Here { index, mode }) if index == interface => Some((link, mode)),
+            _ => None,
+        })?;
+        Some((pins, link, mode))
+    };
+    directories.filter_map(at_interface).collect()
 }
 
 /// Removes an empty directory, if it exists.
