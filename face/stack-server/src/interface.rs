@@ -88,7 +88,7 @@ pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, E
     let agent = settings.moves.as_ref().zip(own.as_ref());
     let agent = agent.map(|(moves, own)| agent_of(settings, moves, own, clock.now())).transpose()?;
     let mut server = Server::new(stack, agent, [settings.service.into()]);
-    if settings.moves.as_ref().is_some_and(|moves| moves.mode == SwitchMode::Host) {
+    if receives_one_way(settings) {
         server.reply_as(settings.service, place);
     }
     set_policy(&mut server, settings)?;
@@ -149,9 +149,14 @@ fn stack_settings(
         connections_max: settings.connections_max.saturating_add(defaults.half_open_max),
         connect_reserve: settings.connections_max / IMPORTS_ONE_IN,
         clock_at_zero: since_1970.saturating_sub(clock.now().since(Time::ZERO)),
-        are_imports_one_way: settings.moves.as_ref().is_some_and(|moves| moves.mode == SwitchMode::Host),
+        one_way_at: (receives_one_way(settings) && place != settings.service).then_some(place),
         ..defaults
     })
+}
+
+/// Whether the segments of connections that moved here come from another host's program: replies take another way.
+fn receives_one_way(settings: &EngineSettings) -> bool {
+    settings.moves.as_ref().is_some_and(|moves| moves.mode == SwitchMode::Host)
 }
 
 fn agent_of(

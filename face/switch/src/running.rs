@@ -59,6 +59,8 @@ struct View {
     took: Duration,
     /// Why a part of a refused change is in force: restoring the settings has failed, and is tried again in each turn.
     unrestored: Option<String>,
+    /// Why new Ethernet addresses or MTUs of interfaces could not be written, which is tried again, and was logged.
+    unwritten: Option<String>,
 }
 
 impl View {
@@ -285,8 +287,16 @@ impl Running {
     fn attach_all(&self, config: SwitchConfig, found: &[Port]) {
         let rules = config.rules(self.messages.key().clone());
         match self.program.change(&config, &rules) {
-            Ok(()) => *self.lock_config() = config,
+            Ok(()) => {
+                self.view().unwritten = None;
+                let mut held = self.lock_config();
+                log_new_mtus(&held, &config);
+                *held = config;
+            }
             Err(error) => {
+                if self.view().unwritten.replace(error.why.clone()).as_ref() != Some(&error.why) {
+                    warn!("cannot write new addresses or MTUs of interfaces to the tables: {}", error.why);
+                }
                 found.iter().for_each(|port| self.program.note(port, Some(error.why.clone())));
                 if error.is_mixed {
                     self.view().unrestored = Some(error.why);
@@ -350,9 +360,14 @@ fn adopt_mtu(port: &mut Port) -> bool {
     let Some(mtu) = found.map(|found| Port::mtu_of(&found)).filter(|mtu| *mtu != port.mtu) else {
         return false;
     };
-    info!("port {}: the interface's MTU is {mtu} now; it was {}", port.interface, port.mtu);
     port.mtu = mtu;
     true
+}
+
+fn log_new_mtus(old: &SwitchConfig, new: &SwitchConfig) {
+    for (old, new) in old.ports.iter().zip(&new.ports).filter(|(old, new)| old.mtu != new.mtu) {
+        info!("port {}: the interface's MTU is {} now; it was {}", new.interface, new.mtu, old.mtu);
+    }
 }
 
 /// The control endpoints at which this host's own server is served: none in gateway mode.

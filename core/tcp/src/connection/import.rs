@@ -59,7 +59,7 @@ impl Connection {
         let agreed = import_agreed(now, settings.mss(&flow), &state.agreed)?;
         let mut connection = Connection::new(now, settings, opening, State::Established, agreed, receiving);
         connection.is_opened = true;
-        if settings.are_imports_one_way {
+        if settings.one_way_at == Some(flow.local()) {
             connection.next_hop = NextHop::one_way();
         }
         connection.import_sending(now, settings, state)?;

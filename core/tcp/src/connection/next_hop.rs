@@ -1,6 +1,13 @@
 //! The Ethernet address to which a connection sends its frames.
 
+use core::time::Duration;
+
+use spillway_transport::Time;
 use spillway_wire::packet::ethernet::Mac;
+
+/// How long a one-way connection uses an address before it looks it up again in the neighbour cache: many connections then cost
+/// the cache, which may have fewer entries than there are peers, few lookups.
+const RESOLVED_FOR: Duration = Duration::from_secs(5);
 
 /// The next hop of one connection.
 #[derive(Debug)]
@@ -13,11 +20,19 @@ pub(crate) struct NextHop {
     must_doubt_neighbour: bool,
     /// The peer's segments arrive from another station than the one to which its frames must go.
     is_one_way: bool,
+    /// One-way: until this time the address in `in_doubt` is used without a lookup.
+    resolved_until: Time,
 }
 
 impl NextHop {
     pub(super) fn new(confirmed: Option<Mac>) -> NextHop {
-        NextHop { confirmed, in_doubt: None, must_doubt_neighbour: false, is_one_way: false }
+        NextHop {
+            confirmed,
+            in_doubt: None,
+            must_doubt_neighbour: false,
+            is_one_way: false,
+            resolved_until: Time::ZERO,
+        }
     }
 
     /// The next hop is always the one of the route, wherever segments come from.
@@ -38,12 +53,18 @@ impl NextHop {
     pub(super) fn doubt(&mut self) {
         self.in_doubt = self.confirmed.take().or(self.in_doubt);
         self.must_doubt_neighbour = true;
+        self.resolved_until = Time::ZERO;
     }
 
     /// The address of the peer's last accepted segment. `None`: call [`resolve`](Self::resolve).
     #[inline]
     pub(crate) fn confirmed(&self) -> Option<Mac> {
         self.confirmed
+    }
+
+    /// The address that a one-way connection has found a short time ago.
+    pub(crate) fn recent(&self, now: Time) -> Option<Mac> {
+        self.in_doubt.filter(|_| now < self.resolved_until)
     }
 
     /// The best address that is known without a lookup.
@@ -58,7 +79,10 @@ impl NextHop {
     }
 
     /// Takes over the address that was `found` in the neighbour cache, and returns the address to use.
-    pub(crate) fn resolve(&mut self, found: Option<Mac>) -> Option<Mac> {
+    pub(crate) fn resolve(&mut self, now: Time, found: Option<Mac>) -> Option<Mac> {
+        if self.is_one_way && found.is_some() {
+            self.resolved_until = now + RESOLVED_FOR;
+        }
         self.in_doubt = found.or(self.in_doubt);
         self.in_doubt
     }
@@ -70,6 +94,7 @@ mod tests {
 
     const OLD: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const NEW: Mac = Mac([2, 0, 0, 0, 0, 2]);
+    const AT: Time = Time(1_000);
 
     #[test]
     fn a_doubted_address_is_used_until_another_is_found() {
@@ -78,7 +103,8 @@ mod tests {
         hop.doubt();
         assert_eq!((hop.confirmed(), hop.known(), hop.take_doubt()), (None, Some(OLD), true));
         assert!(!hop.take_doubt(), "the entry should be marked as doubtful once");
-        assert_eq!((hop.resolve(None), hop.resolve(Some(NEW))), (Some(OLD), Some(NEW)));
+        assert_eq!((hop.resolve(AT, None), hop.resolve(AT, Some(NEW))), (Some(OLD), Some(NEW)));
+        assert_eq!(hop.recent(AT), None, "the cache is asked until a segment confirms the address");
         hop.confirm(OLD);
         assert_eq!(hop.known(), Some(OLD));
     }
@@ -87,8 +113,21 @@ mod tests {
     fn segments_from_another_station_do_not_change_the_next_hop() {
         let mut hop = NextHop::one_way();
         hop.confirm(OLD);
-        assert_eq!((hop.confirmed(), hop.resolve(Some(NEW))), (None, Some(NEW)));
+        assert_eq!((hop.confirmed(), hop.resolve(AT, Some(NEW))), (None, Some(NEW)));
         hop.confirm(OLD);
         assert_eq!((hop.confirmed(), hop.known()), (None, Some(NEW)));
+    }
+
+    #[test]
+    fn a_one_way_connection_looks_its_next_hop_up_at_times_only() {
+        let mut hop = NextHop::one_way();
+        assert_eq!((hop.resolve(AT, None), hop.recent(AT)), (None, None));
+        assert_eq!(hop.resolve(AT, Some(OLD)), Some(OLD));
+        let later = AT + RESOLVED_FOR;
+        assert_eq!((hop.recent(AT), hop.recent(later)), (Some(OLD), None));
+        // A timeout asks at once; the old address is used while there is no other.
+        hop.doubt();
+        assert_eq!((hop.recent(AT), hop.take_doubt(), hop.resolve(AT, None)), (None, true, Some(OLD)));
+        assert_eq!((hop.resolve(AT, Some(NEW)), hop.recent(AT)), (Some(NEW), Some(NEW)));
     }
 }

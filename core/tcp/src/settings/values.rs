@@ -56,9 +56,9 @@ pub struct Settings {
     pub gateway: Option<Ipv4Addr>,
     /// How the Ethernet addresses of next hops are found. Default: by ARP.
     pub resolver: Resolver,
-    /// Segments of imported connections arrive from another station than the next hop to the peer, as from a switch on another
-    /// host's interface: the next hop is resolved, and not taken from the peer's segments. Default `false`.
-    pub are_imports_one_way: bool,
+    /// A local address and port whose segments arrive from another station than the next hop to their peer, as from a switch on
+    /// another host's interface: the next hop is resolved, and not taken from the peer's segments. Default: none.
+    pub one_way_at: Option<SocketAddr>,
     /// Local ports of connections that this end opens, except the ports of listeners. Default 32,768 to 60,999, as in
     /// Linux; the dynamic ports of RFC 6335 §6 begin at 49,152.
     pub ports: RangeInclusive<u16>,
@@ -139,7 +139,7 @@ impl Settings {
             addresses: alloc::vec![OwnAddress::new(address, prefix)],
             gateway: None,
             resolver: Resolver::Arp,
-            are_imports_one_way: false,
+            one_way_at: None,
             ports: 32_768..=60_999,
             mtu: 1500,
             ttl: 64,

@@ -213,7 +213,8 @@ impl Stack {
             }
             Some(Answer::Acknowledge(header)) => {
                 self.count_drop(Dropped::TimeWait);
-                self.replies.push(Reply::Segment { flow, mac: Some(mac), header }, &mut self.counters);
+                let mac = self.back_to(flow, mac);
+                self.replies.push(Reply::Segment { flow, mac, header }, &mut self.counters);
                 return None;
             }
             Some(Answer::Open { last_seq: last }) => last_seq = Some(last),

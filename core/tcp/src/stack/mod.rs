@@ -360,7 +360,13 @@ impl Stack {
             options: tcp::Options::default(),
         };
         self.counters.resets_sent += 1;
-        self.replies.push(Reply::Segment { flow, mac: Some(mac), header: reset }, &mut self.counters);
+        let mac = self.back_to(flow, mac);
+        self.replies.push(Reply::Segment { flow, mac, header: reset }, &mut self.counters);
+    }
+
+    /// The Ethernet address for the reply to a segment that came from `mac`. `None`: the next hop's, which must be resolved.
+    fn back_to(&self, flow: Flow, mac: Mac) -> Option<Mac> {
+        (self.settings.one_way_at != Some(flow.local())).then_some(mac)
     }
 }
 

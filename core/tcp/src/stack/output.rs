@@ -69,6 +69,9 @@ impl Stack {
                 if !needs_mac {
                     return None;
                 }
+                if let Some(mac) = connection.next_hop.recent(now) {
+                    return Some(mac);
+                }
                 let peer = connection.flow.peer().ip();
                 if connection.next_hop.take_doubt()
                     && let Some(hop) = settings.next_hop(peer)
@@ -76,7 +79,7 @@ impl Stack {
                     self.neighbours.doubt(now, hop);
                 }
                 let found = resolve(now, settings, &mut self.neighbours, peer);
-                connection.next_hop.resolve(found)
+                connection.next_hop.resolve(now, found)
             });
             if let Some(mac) = mac
                 && let Some(length) =
@@ -153,10 +156,15 @@ impl Stack {
         until: Time,
     ) -> Option<usize> {
         let peer = flow.peer().ip();
+        if mac.is_none() && until <= self.now {
+            // A lookup would restart the requests for a next hop that has not answered them.
+            self.counters.replies_dropped += 1;
+            return None;
+        }
         match mac.or_else(|| resolve(self.now, &self.settings, &mut self.neighbours, peer)) {
             Some(mac) => Some(write_headers(&self.settings, &flow, mac, &header, 0, slot)),
             None => {
-                self.replies.resolve((flow, header), (self.now, until), &mut self.counters);
+                self.replies.resolve((flow, header), until, &mut self.counters);
                 None
             }
         }

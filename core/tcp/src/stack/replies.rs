@@ -43,14 +43,14 @@ impl Replies {
         }
     }
 
-    /// The next hop of a segment is being resolved. The segment waits for [`retry`](Self::retry), at most until `until`.
+    /// The next hop of a segment is being resolved. The segment waits for [`retry`](Self::retry); it is of no use after `until`.
     pub(super) fn resolve(
         &mut self,
         (flow, header): (Flow, tcp::Header),
-        (now, until): (Time, Time),
+        until: Time,
         counters: &mut Counters,
     ) {
-        if self.resolving.len() >= WAITING_MAX || now >= until {
+        if self.resolving.len() >= WAITING_MAX {
             counters.replies_dropped += 1;
         } else {
             self.resolving.push_back(Reply::Resolving { flow, header, until });
@@ -78,16 +78,14 @@ mod tests {
     use crate::flow::Addresses;
 
     #[test]
-    fn segments_without_a_next_hop_are_bounded_in_number_and_in_time() {
+    fn segments_without_a_next_hop_are_bounded_in_number() {
         let (mut replies, mut counters) = (Replies::default(), Counters::default());
         let ip = Ipv4Addr::new(10, 0, 0, 1);
         let segment = || (Flow::between(Addresses::V4 { local: ip, peer: ip }, 1, 2), tcp::Header::default());
-        replies.resolve(segment(), (Time(5), Time(5)), &mut counters);
-        assert_eq!((replies.resolving.len(), counters.replies_dropped), (0, 1), "its time is over");
         for _ in 0..=WAITING_MAX {
-            replies.resolve(segment(), (Time(4), Time(5)), &mut counters);
+            replies.resolve(segment(), Time(5), &mut counters);
         }
-        assert_eq!((replies.resolving.len(), counters.replies_dropped), (WAITING_MAX, 2));
+        assert_eq!((replies.resolving.len(), counters.replies_dropped), (WAITING_MAX, 1));
         assert!(replies.is_empty(), "a segment is not looked at before its next hop may be known");
         replies.retry();
         assert_eq!(core::iter::from_fn(|| replies.pop()).count(), WAITING_MAX);

@@ -1,9 +1,13 @@
 //! Migration of connections, also closing ones, between stacks (Capybara §3.3): it sends only owed segments.
 
+use std::net::SocketAddr;
+
 use spillway_tcp::ImportError;
 use spillway_transport::LostReason;
+use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::state::{Attachment, ConnectionState, Finish, Stage};
 
+use crate::IS_IPV6;
 use crate::trace::*;
 
 /// The peer's bytes and its FIN have arrived behind a closed gate, and our FIN is acknowledged.
@@ -349,4 +353,57 @@ fn a_closed_connection_is_not_imported_again() {
         t.stack.import(t.now, &state).is_ok(),
         "the state should be imported, because TIME-WAIT has ended"
     );
+}
+
+/// The station of the switch from which segments arrive at a one-way place.
+const SWITCH_MAC: Mac = Mac([2, 0, 0, 0, 0, 77]);
+
+/// A connection that has moved to a place whose segments come from a switch on another host.
+fn moved_one_way() -> Trace {
+    let place = SocketAddr::from((STACK, UNGATED_PORT));
+    let mut t = Trace::open_with(|settings| settings.one_way_at = Some(place), syn().mss(1460));
+    t.peer().is_checked = false;
+    t.export_and_import(|_| {});
+    t.peer().segments.clear();
+    t
+}
+
+fn recv_from_switch(t: &mut Trace, seg: Seg) {
+    let mut frame = t.frame_of(seg);
+    frame[6..12].copy_from_slice(&SWITCH_MAC.0);
+    t.last_segment_to = Mac::ZERO;
+    t.recv_frame(&frame);
+}
+
+/// The switch's station would not carry replies on to the client.
+#[test]
+fn all_replies_from_a_one_way_place_go_to_the_next_hop() {
+    let mut t = moved_one_way();
+    recv_from_switch(&mut t, data(1, 1000));
+    t.advance(ms(40));
+    assert_eq!(t.last_segment_to, PEER_MAC, "an acknowledgement");
+    t.finish();
+    recv_from_switch(&mut t, seg().seq(1001).ack(2).fin());
+    assert_eq!(t.last_segment_to, PEER_MAC, "the acknowledgement of the peer's FIN");
+    recv_from_switch(&mut t, seg().seq(1001).ack(2).fin());
+    assert_eq!(t.last_segment_to, PEER_MAC, "the same, in TIME-WAIT");
+    let resets = t.counters().resets_sent;
+    t.peer().port += 1;
+    recv_from_switch(&mut t, ack(2).seq(1001));
+    assert_eq!((t.counters().resets_sent, t.last_segment_to), (resets + 1, PEER_MAC), "a reset");
+}
+
+/// The reset waits until its next hop answers, and is dropped after three requests (RFC 1122 §2.3.2.1): it does not ask for ever.
+#[test]
+fn a_reply_whose_next_hop_does_not_answer_is_dropped() {
+    if IS_IPV6 {
+        return; // the driver resolves
+    }
+    let mut t = moved_one_way();
+    t.peer().ip = either("10.0.0.99", "fd00::99");
+    t.peer().port += 1;
+    recv_from_switch(&mut t, ack(2).seq(1001));
+    t.advance(secs(20));
+    assert_eq!((t.other_frames.len(), t.last_segment_to), (3, Mac::ZERO), "three requests and no reset");
+    assert_eq!(t.counters().replies_dropped, 1);
 }
