@@ -83,11 +83,14 @@ fn all_connections_move_back_and_forth_at_once() {
     let until = Instant::now() + Duration::from_secs(number("MOVES_SECONDS", 3));
     let (mut moves, mut from, mut to) = (0, "a", "b");
     while moves == 0 || Instant::now() < until {
+        let begun = Instant::now();
         let moved = servers.migrate_all(from, to);
         assert_eq!(moved, connections);
+        let took = begun.elapsed();
         moves += moved;
         (from, to) = (to, from);
         clients.wait_for_replies();
+        println!("{moved} moves in {took:.1?}; all clients had replies after {:.1?}", begun.elapsed());
     }
     let figures = clients.stop();
     println!("{connections} connections, {moves} moves, {} requests", figures.requests);

@@ -44,8 +44,10 @@ pub struct Clients {
 impl Clients {
     pub fn start(host: &Host, service: SocketAddr, count: usize) -> Clients {
         let is_over = Arc::new(AtomicBool::new(false));
-        let connect = |number: usize| {
-            let stream = host.run_inside(|| TcpStream::connect_timeout(&service, PATIENCE)).unwrap().unwrap();
+        // All connect before the first one sends: on a busy machine the later ones would wait long for the cores.
+        let connect = || (0..count).map(|_| TcpStream::connect_timeout(&service, PATIENCE).unwrap()).collect();
+        let streams: Vec<TcpStream> = host.run_inside(connect).unwrap();
+        let start = |(number, stream): (usize, TcpStream)| {
             stream.set_nodelay(true).unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let address = stream.local_addr().unwrap();
@@ -57,7 +59,7 @@ impl Clients {
             };
             Connection { address, replies, waits, thread: host.thread(run).unwrap() }
         };
-        let connections = (0..count).map(connect).collect();
+        let connections = streams.into_iter().enumerate().map(start).collect();
         Clients { connections, is_over, blackouts: Vec::new(), quiet: Vec::new() }
     }
 
