@@ -168,6 +168,16 @@ impl LinkEnd {
         }
     }
 
+    /// As [`want_room`](Self::want_room); if the link has too many pending bytes, also after the next batch.
+    pub(crate) fn want_any_room(&mut self, id: Id) {
+        let is_full = self.batching.free_bytes() == 0;
+        let Some(connection) = self.get_mut(id) else { return };
+        connection.outgoing.want_room();
+        if is_full && connection.outgoing.block() {
+            self.blocked.push(id);
+        }
+    }
+
     pub(crate) fn consumed(&mut self, id: Id, bytes: usize) -> Result<(), ConsumedTooMuch> {
         let Some(connection) = self.get_mut(id) else { return Ok(()) };
         if let Some(limit) = connection.incoming.consume(bytes)?

@@ -16,8 +16,8 @@ pub(crate) struct Client {
     pub(crate) id: Id,
     /// Bytes that the application has granted and not received yet.
     pub(crate) granted: usize,
-    /// Received bytes beyond the grants: at most the link's window.
-    pub(crate) input: Vec<u8>,
+    /// Received bytes beyond the grants: at most the link's window. See [`Clients::keep`].
+    input: Vec<u8>,
     /// Stream offset behind the bytes that the application has received.
     pub(crate) end: u64,
     /// The client has ended its direction; whether the application has learned it.
@@ -48,11 +48,24 @@ struct Slot {
 pub(crate) struct Clients {
     slots: Vec<Slot>,
     free: Vec<u32>,
+    /// Bytes of all clients that wait for a grant.
+    waiting_bytes: usize,
+}
+
+impl Client {
+    /// Whether bytes wait for a grant.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.input.is_empty()
+    }
 }
 
 impl Clients {
     pub(crate) fn is_helped(conn: Conn) -> bool {
         conn.slot & HELPED_BIT != 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 
     pub(crate) fn insert(&mut self, link: Conn, id: Id) -> Option<Conn> {
@@ -97,7 +110,36 @@ impl Clients {
         let slot = self.slots.get_mut(index as usize)?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
-        slot.client.take()
+        let client = slot.client.take()?;
+        self.waiting_bytes -= client.input.len();
+        Some(client)
+    }
+
+    /// Keeps bytes until the application grants them. Returns `false`, and keeps none, if all clients together would have more
+    /// than `bytes_max` waiting.
+    #[must_use]
+    pub(crate) fn keep(&mut self, conn: Conn, bytes: &[u8], bytes_max: usize) -> bool {
+        let waiting_bytes = self.waiting_bytes.saturating_add(bytes.len());
+        let Some(client) = self.get_mut(conn) else { return true };
+        if waiting_bytes > bytes_max {
+            return false;
+        }
+        client.input.extend_from_slice(bytes);
+        self.waiting_bytes = waiting_bytes;
+        true
+    }
+
+    /// Removes the bytes that wait and are granted now.
+    pub(crate) fn take_granted(&mut self, conn: Conn) -> Option<Vec<u8>> {
+        let client = self.get_mut(conn)?;
+        let granted = client.granted.min(client.input.len());
+        if granted == 0 {
+            return None;
+        }
+        let rest = client.input.split_off(granted);
+        let taken = core::mem::replace(&mut client.input, rest);
+        self.waiting_bytes -= taken.len();
+        Some(taken)
     }
 }
 

@@ -22,6 +22,8 @@ pub(crate) struct Link {
     /// Received bytes that were not granted again, because the link is not read at present.
     ungranted: u32,
     pub(crate) is_authenticated: bool,
+    /// The time at which the link is due, as it is filed among those of all links.
+    pub(crate) due_at: Option<Time>,
 }
 
 impl Link {
@@ -35,6 +37,7 @@ impl Link {
             unsent: None,
             ungranted: 0,
             is_authenticated: false,
+            due_at: None,
         }
     }
 

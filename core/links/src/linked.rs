@@ -88,7 +88,8 @@ impl<A: Application> Linked<A> {
                 }
             }
             ServerEvent::Connect { id, client, .. } => {
-                let name = self.links.clients.insert(link, id);
+                let is_full = self.links.clients.len() >= self.links.settings.clients_max;
+                let name = if is_full { None } else { self.links.clients.insert(link, id) };
                 let Some(of) = self.links.get_mut(link) else { return };
                 let Some(name) = name else { return of.end.refuse(id, RefuseReason::Full) };
                 of.add(id, name);
@@ -134,9 +135,12 @@ impl<A: Application> Linked<A> {
         let mut rest = bytes;
         loop {
             let Some(client) = self.links.clients.get_mut(name) else { return };
-            let granted = if client.input.is_empty() { client.granted.min(rest.len()) } else { 0 };
+            let granted = if client.has_waiting() { 0 } else { client.granted.min(rest.len()) };
             if granted == 0 {
-                return client.input.extend_from_slice(rest);
+                if !self.links.keep(now, name, rest) {
+                    self.pass(now, name, Event::Lost(LostReason::Reset), out);
+                }
+                return;
             }
             let (taken, others) = rest.split_at(granted);
             self.deliver(now, name, taken, out);
@@ -168,20 +172,11 @@ impl<A: Application> Linked<A> {
     }
 
     fn settle_client<T: Transport>(&mut self, now: Time, name: Conn, out: &mut T) {
-        while let Some(client) = self.links.clients.get_mut(name) {
-            let granted = client.granted.min(client.input.len());
-            if granted == 0 {
-                break;
-            }
-            let mut input = core::mem::take(&mut client.input);
-            self.deliver(now, name, &input[..granted], out);
-            input.drain(..granted);
-            if let Some(client) = self.links.clients.get_mut(name) {
-                client.input = input;
-            }
+        while let Some(granted) = self.links.clients.take_granted(name) {
+            self.deliver(now, name, &granted, out);
         }
         let Some(client) = self.links.clients.get_mut(name) else { return };
-        if client.finish == Finish::Waiting && client.input.is_empty() {
+        if client.finish == Finish::Waiting && !client.has_waiting() {
             client.finish = Finish::Delivered;
             self.pass(now, name, Event::Finished, out);
         }

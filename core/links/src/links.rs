@@ -17,7 +17,7 @@ use crate::settings::LinkSettings;
 const CLOSING_TIME: Duration = Duration::from_secs(5);
 /// Ended links that may wait for their peers to close before links of strangers are aborted at once.
 const CLOSING_MAX: usize = 128;
-/// Interval of reports about rejected peers, and about refused clients.
+/// Interval of reports about rejected peers, about refused clients, and about clients that were reset.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counts what is reported at most once in [`REPORT_INTERVAL`].
@@ -52,11 +52,12 @@ pub(crate) struct Links {
     touched: BTreeSet<Conn>,
     /// Clients that have waiting bytes and a grant, or whose both directions have ended.
     pub(crate) ready: Vec<Conn>,
-    /// Clients whose application waits for room.
-    wanting: BTreeSet<Conn>,
+    /// When each link that waits for something is due, in order.
+    deadlines: BTreeSet<(Time, Conn)>,
     pub(crate) scratch: Scratch,
     rejected: Limited,
     forbidden: Limited,
+    overfull: Limited,
 }
 
 impl Links {
@@ -69,10 +70,11 @@ impl Links {
             closing: BTreeMap::new(),
             touched: BTreeSet::new(),
             ready: Vec::new(),
-            wanting: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
             scratch: Scratch::new(),
             rejected: Limited::default(),
             forbidden: Limited::default(),
+            overfull: Limited::default(),
         }
     }
 
@@ -100,6 +102,7 @@ impl Links {
         let (config, local) = (self.settings.config.clone(), self.settings.address);
         let end = ServerLink::new(config, now, peer, local, fresh);
         self.links.insert(conn, Link::new(conn, peer, end, out));
+        self.file_deadline(conn);
         victims.extend(self.unauthenticated.begin(now, peer.ip(), conn));
         victims
     }
@@ -142,9 +145,23 @@ impl Links {
     }
 
     pub(crate) fn want_room(&mut self, conn: Conn) {
-        if self.clients.get(conn).is_some() {
-            self.wanting.insert(conn);
+        if let Some((end, id)) = self.end_of_mut(conn) {
+            end.want_room(id);
         }
+    }
+
+    /// Keeps bytes of a helped client until the application grants them. If there is no room the client is reset, and `false`
+    /// returned: the application must learn it.
+    #[must_use]
+    pub(crate) fn keep(&mut self, now: Time, conn: Conn, bytes: &[u8]) -> bool {
+        if self.clients.keep(conn, bytes, self.settings.waiting_bytes_max) {
+            return true;
+        }
+        self.close(conn, CloseReason::Reset);
+        if let Some(count) = self.overfull.count(now) {
+            (self.settings.notices)(LinkNotice::NoRoom { count });
+        }
+        false
     }
 
     /// Ends a helped client's connection, of which no further event follows.
@@ -155,7 +172,6 @@ impl Links {
     }
 
     fn forget(&mut self, conn: Conn) -> Option<Client> {
-        self.wanting.remove(&conn);
         let client = self.clients.remove(conn)?;
         if let Some(link) = self.links.get_mut(&client.link) {
             link.forget(client.id);
@@ -194,6 +210,9 @@ impl Links {
         let Some(link) = self.links.remove(&conn) else { return Vec::new() };
         self.unauthenticated.end(conn);
         self.touched.remove(&conn);
+        if let Some(due_at) = link.due_at {
+            self.deadlines.remove(&(due_at, conn));
+        }
         let clients = link.clients();
         for client in &clients {
             self.forget(*client);
@@ -226,14 +245,22 @@ impl Links {
             while let Some(id) = link.end.poll_room() {
                 with_room.extend(link.name(id));
             }
+            self.file_deadline(conn);
         }
-        let has_room = |conn: &Conn| self.end_of(*conn).is_some_and(|(end, id)| end.room(id) > 0);
-        let wanted: Vec<Conn> = self.wanting.iter().filter(|conn| has_room(conn)).copied().collect();
-        for conn in &wanted {
-            self.wanting.remove(conn);
-        }
-        with_room.extend(wanted);
         with_room
+    }
+
+    /// Files the time at which a link is due, after anything that may have changed it.
+    fn file_deadline(&mut self, conn: Conn) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        let due_at = link.poll_timeout();
+        let earlier = core::mem::replace(&mut link.due_at, due_at);
+        if earlier != due_at {
+            if let Some(at) = earlier {
+                self.deadlines.remove(&(at, conn));
+            }
+            self.deadlines.extend(due_at.map(|at| (at, conn)));
+        }
     }
 
     /// Sends what the touched links have composed.
@@ -248,13 +275,15 @@ impl Links {
     /// Links whose handshake or record is due by time, with the errors of those that have failed.
     pub(crate) fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) -> Vec<(Conn, LinkError)> {
         let mut failed = Vec::new();
-        for (conn, link) in &mut self.links {
-            if link.poll_timeout().is_some_and(|at| at <= now) {
-                self.touched.insert(*conn);
-                if let Err(error) = link.end.handle_timeout(now) {
-                    failed.push((*conn, error));
-                }
+        let due: Vec<Conn> =
+            self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, conn)| *conn).collect();
+        for conn in due {
+            let Some(link) = self.links.get_mut(&conn) else { continue };
+            if let Err(error) = link.end.handle_timeout(now) {
+                failed.push((conn, error));
             }
+            self.touched.insert(conn);
+            self.file_deadline(conn);
         }
         self.closing.retain(|conn, until| {
             let is_due = *until <= now;
@@ -267,7 +296,7 @@ impl Links {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        let links = self.links.values().filter_map(Link::poll_timeout);
-        links.chain(self.closing.values().copied()).min()
+        let first = self.deadlines.first().map(|(at, _)| *at);
+        self.closing.values().copied().chain(first).min()
     }
 }

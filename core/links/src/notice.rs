@@ -44,6 +44,11 @@ pub enum LinkNotice {
         /// Refused clients since the last report.
         count: u64,
     },
+    /// Clients were reset: too many bytes waited for the application. Reported at most once in ten seconds.
+    NoRoom {
+        /// Clients that were reset since the last report.
+        count: u64,
+    },
 }
 
 impl LinkNotice {
@@ -73,6 +78,12 @@ impl fmt::Display for LinkNotice {
             }
             LinkNotice::Forbidden { client, why, count } => {
                 write!(f, "client {client} refused ({count} since the last report): {why}")
+            }
+            LinkNotice::NoRoom { count } => {
+                write!(
+                    f,
+                    "{count} helped clients were reset since the last report: too many bytes waited for the server"
+                )
             }
         }
     }

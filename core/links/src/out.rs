@@ -83,7 +83,7 @@ impl<T: Transport> Transport for Out<'_, T> {
         }
         if let Some(client) = self.links.clients.get_mut(conn) {
             client.granted = client.granted.saturating_add(bytes as usize);
-            if !client.input.is_empty() {
+            if client.has_waiting() {
                 self.links.ready.push(conn);
             }
         }

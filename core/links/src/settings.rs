@@ -18,6 +18,11 @@ pub struct LinkSettings {
     pub config: Arc<ServerConfig>,
     /// Maximum number of links. Beyond it a new link replaces one that has not authenticated, or is reset.
     pub links_max: usize,
+    /// Maximum number of helped clients of all links together. Further ones are refused.
+    pub clients_max: usize,
+    /// Maximum number of bytes of helped clients that wait because the application does not read them. A client whose bytes
+    /// would exceed it is reset.
+    pub waiting_bytes_max: usize,
     /// Called for each handshake, which needs random bytes. If the system has none (`None`), the link is reset.
     pub randomness: Box<dyn FnMut() -> Option<LinkRandomness> + Send>,
     /// Called with each notice. Must not block.

@@ -29,6 +29,11 @@ struct Echo {
     lost: Vec<(Conn, LostReason)>,
     peers: Vec<SocketAddr>,
     waiting: BTreeMap<Conn, Vec<u8>>,
+    /// Grants a client nothing after its first bytes, and asks for room instead.
+    is_stalled: bool,
+    /// Grants a client bytes only when there is room for replies, and asks for room otherwise. Counts how often.
+    waits_for_room: bool,
+    waits: u64,
 }
 
 impl Echo {
@@ -54,7 +59,20 @@ impl Application for Echo {
                 *received += bytes.len() as u64;
                 assert_eq!(*received, end);
                 self.send(conn, bytes, out);
-                out.grant(conn, bytes.len() as u32);
+                if self.waits_for_room && out.room(conn) < GRANT_BYTES as usize {
+                    self.waits += 1;
+                    out.want_room(conn);
+                } else if !self.is_stalled {
+                    out.grant(conn, bytes.len() as u32);
+                }
+            }
+            Event::Room if self.waits_for_room => {
+                self.send(conn, &[], out);
+                if out.room(conn) < GRANT_BYTES as usize {
+                    out.want_room(conn);
+                } else {
+                    out.grant(conn, GRANT_BYTES);
+                }
             }
             Event::Room => self.send(conn, &[], out),
             Event::Finished => out.finish(conn),
@@ -162,7 +180,7 @@ fn fresh(first: u8) -> LinkRandomness {
 }
 
 impl Pair {
-    fn with_key(key: Key) -> Pair {
+    fn start(key: Key, echo: Echo) -> Pair {
         let now = Time(1_000_000_000);
         let mut ring = KeyRing::new();
         ring.accept(Role::Helper, Key::from_secret([1; 32]));
@@ -174,6 +192,8 @@ impl Pair {
             address: address("10.0.0.5:11411"),
             config: Arc::new(config),
             links_max: 2,
+            clients_max: 4,
+            waiting_bytes_max: 100_000,
             randomness: Box::new(|| Some(fresh(8))),
             notices: Box::new(move |notice| noted.lock().unwrap().push(notice)),
         };
@@ -184,7 +204,7 @@ impl Pair {
             now,
             fresh(7),
         );
-        let mut server = Linked::new(Echo::default(), settings);
+        let mut server = Linked::new(echo, settings);
         let mut wire = Wire::default();
         let opened = Event::Opened { peer: address("10.0.0.2:40000"), listener: Some(LINK_LISTENER) };
         server.handle(now, LINK, opened, &mut wire);
@@ -203,7 +223,11 @@ impl Pair {
     }
 
     fn new() -> Pair {
-        let pair = Pair::with_key(Key::from_secret([1; 32]));
+        Pair::with(Echo::default())
+    }
+
+    fn with(echo: Echo) -> Pair {
+        let pair = Pair::start(Key::from_secret([1; 32]), echo);
         assert!(pair.opener.is_established() && pair.opener.is_encrypted());
         pair
     }
@@ -313,7 +337,7 @@ fn clients_end_when_they_reset_and_with_their_link() {
 
 #[test]
 fn a_peer_with_another_key_gets_no_link() {
-    let mut pair = Pair::with_key(Key::from_secret([9; 32]));
+    let mut pair = Pair::start(Key::from_secret([9; 32]), Echo::default());
     assert!(!pair.opener.is_established());
     assert_eq!((&pair.wire.finished[..], &pair.wire.aborted[..]), (&[LINK][..], &[][..]));
     assert!(matches!(pair.notices.lock().unwrap()[..], [LinkNotice::Rejected { count: 1, .. }]));
@@ -341,4 +365,40 @@ fn a_silent_peer_and_a_link_too_many_are_dropped() {
     pair.server.handle_timeout(at, &mut wire);
     assert_eq!(wire.finished, [silent(7)], "it has not authenticated in time");
     assert_eq!(pair.echo().open.len(), 0);
+}
+
+#[test]
+fn clients_and_bytes_that_wait_are_bounded() {
+    let mut pair = Pair::with(Echo { is_stalled: true, ..Echo::default() });
+    let clients: Vec<Id> = (0..5).map(|number| pair.open(1000 + number)).collect();
+    assert_eq!(pair.seen.refused, [(clients[4], RefuseReason::Full)]);
+    for client in &clients[..2] {
+        assert_eq!(pair.opener.compose(*client, &pattern(60_000)), 60_000);
+        pair.exchange();
+    }
+    assert_eq!(pair.seen.closed, [(clients[1], CloseReason::Reset)], "its bytes have no room");
+    assert_eq!(pair.echo().lost.len(), 1);
+    assert!(matches!(pair.notices.lock().unwrap()[..], [_, LinkNotice::NoRoom { count: 1 }]));
+    // The bytes of the ended client take no room any more.
+    pair.opener.close(clients[0], CloseReason::Reset);
+    pair.opener.compose(clients[2], &pattern(60_000));
+    pair.exchange();
+    assert_eq!((pair.seen.closed.len(), pair.echo().open.len()), (1, 2));
+}
+
+/// Clients take replies in small windows. The application asks for room again and again, and gets it each time.
+#[test]
+fn an_application_that_asks_for_room_gets_it() {
+    let mut pair = Pair::with(Echo { waits_for_room: true, ..Echo::default() });
+    let client = pair.open(1000);
+    let request = pattern(1_000_000);
+    let mut sent = 0;
+    while sent < request.len() {
+        let taken = pair.opener.compose(client, &request[sent..]);
+        sent += taken;
+        pair.exchange();
+        while pair.opener.poll_room().is_some() {}
+    }
+    assert!(pair.seen.data[&client] == request, "every byte comes back");
+    assert!(pair.echo().waits > 0, "there was no room at times");
 }

@@ -18,6 +18,10 @@ use crate::interface::LINK_LISTENER;
 const WINDOW_BYTES: u32 = 32 * 1024;
 /// Maximum number of links: each thread of a helper has one.
 const LINKS_MAX: usize = 1024;
+/// Maximum number of helped clients of all links.
+const CLIENTS_MAX: usize = 65_536;
+/// Maximum number of bytes of helped clients that wait for the application.
+const WAITING_BYTES_MAX: usize = 256 << 20;
 
 /// Settings of a link port.
 #[derive(Clone, Debug)]
@@ -67,6 +71,8 @@ pub fn linked<A: Movable>(application: A, port: LinkPortSettings) -> Result<Link
         address,
         config: Arc::new(config),
         links_max: LINKS_MAX,
+        clients_max: CLIENTS_MAX,
+        waiting_bytes_max: WAITING_BYTES_MAX,
         randomness: Box::new(|| fresh_link_randomness().ok()),
         notices: Box::new(|notice| match notice.is_problem() {
             true => warn!("{notice}"),

@@ -45,7 +45,8 @@ impl Clients {
     pub fn start(host: &Host, service: SocketAddr, count: usize) -> Clients {
         let is_over = Arc::new(AtomicBool::new(false));
         // All connect before the first one sends: on a busy machine the later ones would wait long for the cores.
-        let connect = || (0..count).map(|_| TcpStream::connect_timeout(&service, PATIENCE).unwrap()).collect();
+        let connect =
+            || (0..count).map(|_| TcpStream::connect_timeout(&service, PATIENCE).unwrap()).collect();
         let streams: Vec<TcpStream> = host.run_inside(connect).unwrap();
         let start = |(number, stream): (usize, TcpStream)| {
             stream.set_nodelay(true).unwrap();
