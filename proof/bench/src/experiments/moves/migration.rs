@@ -7,6 +7,7 @@
 //! Quiet connections have a number of bytes in the server's send queue that their clients do not read. Busy clients send the
 //! next request as soon as they have the reply to the last one.
 
+mod aead;
 mod clients;
 mod counts;
 mod distribution;
@@ -95,6 +96,8 @@ struct Memory {
     host_together: f64,
     switch: f64,
     seal: f64,
+    /// By the libraries of [`aead::LIBRARIES`].
+    aead: [f64; aead::LIBRARIES.len()],
     end_to_end: Distribution,
     /// Medians, by the phases of [`steps::PHASES`].
     phases: Vec<f64>,
@@ -208,6 +211,7 @@ fn memory_round(queued: usize, passes: usize) -> Result<Memory, String> {
         host_together: median_of(together.iter().map(|times| times.host).collect()),
         switch: median_of(alone.iter().map(|times| times.switch).collect()),
         seal: seal::measure(queued, MEMORY_CONNECTIONS * passes)?,
+        aead: aead::measure(queued, MEMORY_CONNECTIONS * passes)?,
         end_to_end,
         phases,
     })

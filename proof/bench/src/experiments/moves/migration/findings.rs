@@ -3,6 +3,7 @@
 use spillway_moves::Step;
 use spillway_stack_server::step_name;
 
+use super::aead::LIBRARIES;
 use super::distribution::Distribution;
 use super::steps::PHASES;
 use super::{BUSY_CLIENTS, Measured, Memory, Moves, Requests, STATES, Together, UNDER_WAY};
@@ -86,6 +87,15 @@ fn add_memory(rounds: &[Memory], rows: &mut Vec<Row>) {
         |memory| memory.seal,
         |row| row.note("sealing and opening the parts of the state, alone"),
     );
+    for (index, library) in LIBRARIES.into_iter().enumerate() {
+        push(
+            rows,
+            (MEMORY, "aead_us", "µs"),
+            rounds,
+            |memory| memory.aead[index],
+            |row| row.param("library", library).note("AES-256-GCM of the parts, alone; the servers use ring"),
+        );
+    }
     push(
         rows,
         (MEMORY, "switch_us", "µs"),
