@@ -4,12 +4,12 @@ use alloc::vec::Vec;
 
 use spillway_transport::Time;
 use spillway_wire::packet::ethernet::HEADER_BYTES;
-use spillway_wire::switch::ServerId;
+use spillway_wire::switch::{Endpoint, ServerId};
 
 use crate::arrival::Arrival;
 use crate::config::{Config, ConfigError, PortId};
 use crate::control;
-use crate::flow::{FlowView, Flows, Generations};
+use crate::flow::{FlowKey, FlowView, Flows, Generations};
 use crate::forward;
 use crate::host;
 use crate::icmp;
@@ -110,6 +110,11 @@ impl Switch {
     /// Number of flows that have an entry.
     pub fn flow_count(&self) -> usize {
         self.state.flows.len()
+    }
+
+    /// The entry of a client's flow to a service endpoint.
+    pub fn flow(&self, client: Endpoint, service: Endpoint) -> Option<FlowView> {
+        self.state.flows.view(&FlowKey { client, service })
     }
 
     /// All flows that have an entry, in the order of client and service.

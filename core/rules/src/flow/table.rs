@@ -87,6 +87,11 @@ impl Flows {
         }
     }
 
+    /// The flow with this key, if it has an entry.
+    pub(crate) fn view(&self, key: &FlowKey) -> Option<FlowView> {
+        self.get(key).map(|entry| FlowView::new(key, entry))
+    }
+
     /// All flows, in the order of their keys.
     pub(crate) fn views(&self) -> Vec<FlowView> {
         let mut views: Vec<_> = self.entries.iter().map(|(key, entry)| FlowView::new(key, entry)).collect();

@@ -217,6 +217,12 @@ fn family_with(frame: &[u8], protocol: u8, bytes: usize) -> Option<Family> {
     (is_long && frame[protocol_at] == protocol).then_some(family)
 }
 
+/// The flags of a TCP segment; the frame may be damaged.
+pub(crate) fn flags_of(frame: &[u8]) -> Option<tcp::Flags> {
+    let family = family_with(frame, ipv4::PROTOCOL_TCP, FLAGS_IN_TCP + 1)?;
+    Some(tcp::Flags(frame[family.transport_at() + FLAGS_IN_TCP]))
+}
+
 /// Source and target of a TCP segment; the frame may be damaged.
 pub(crate) fn ends_of(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let family = family_with(frame, ipv4::PROTOCOL_TCP, FLAGS_IN_TCP + 1)?;

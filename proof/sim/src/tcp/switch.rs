@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use spillway_rules::{Action, Config, FlowView, OwnerView, PortId, Switch, Verdict};
 use spillway_transport::Time;
-use spillway_wire::switch::Flow;
+use spillway_wire::packet::tcp::Flags;
+use spillway_wire::switch::{Flow, ServerId};
 
 use super::cabling::port_id;
+use super::frames::{ends_of, flags_of};
 
 /// Start of the world in nanoseconds since 1970, as the switch's epochs count.
 const WORLD_STARTED_NS: u64 = 1_700_000_000_000_000_000;
@@ -41,6 +43,8 @@ pub(crate) struct SimulatedSwitch {
     last_drop: Option<Verdict>,
     /// Frames of each verdict before the last restart that lost all entries.
     counted: [u64; Verdict::ALL.len()],
+    /// Flows whose entry a fresh SYN has ended, with the owner, since the last [`take_ended`](Self::take_ended).
+    ended: Vec<(Flow, ServerId)>,
 }
 
 impl SimulatedSwitch {
@@ -53,6 +57,7 @@ impl SimulatedSwitch {
             paused_until: Time::ZERO,
             queue: VecDeque::new(),
             empty_restarts: 0,
+            ended: Vec::new(),
             last_drop: None,
             counted: [0; Verdict::ALL.len()],
         }
@@ -108,8 +113,16 @@ impl SimulatedSwitch {
         Some(self.arrive(now, ingress, frame))
     }
 
+    /// Removes and returns the flows whose entry a fresh SYN has ended: both ends had acknowledged the other one's FIN. Until the
+    /// owner has closed its connection, the switch drops what it sends.
+    pub(crate) fn take_ended(&mut self) -> Vec<(Flow, ServerId)> {
+        std::mem::take(&mut self.ended)
+    }
+
     fn forward(&mut self, now: Time, ingress: usize, mut frame: Vec<u8>) -> Vec<Departure> {
+        let opened = opening_flow(&frame).and_then(|flow| Some((flow, self.flow(&flow)?.owner.server)));
         let decision = self.rules.handle_frame(now, port_id(ingress), &mut frame);
+        self.ended.extend(opened.filter(|(flow, _)| self.flow(flow).is_none()));
         let verdict = decision.verdict;
         let departure =
             |port: PortId, frame| Departure { port: usize::from(port.number()), ingress, verdict, frame };
@@ -130,8 +143,7 @@ impl SimulatedSwitch {
 
     /// A flow's entry.
     pub(crate) fn flow(&self, flow: &Flow) -> Option<FlowView> {
-        let flows = self.rules.flows();
-        flows.into_iter().find(|view| view.client == flow.client() && view.service == flow.service())
+        self.rules.flow(flow.client(), flow.service())
     }
 
     /// All entries.
@@ -163,6 +175,14 @@ impl SimulatedSwitch {
 /// If the configuration is invalid; a test of `cabling` checks all.
 fn start(now: Time, config: &Config) -> Switch {
     Switch::new(config.clone(), WORLD_STARTED_NS + now.as_nanos()).expect("the plan's configuration is valid")
+}
+
+/// The flow of a client's SYN.
+fn opening_flow(frame: &[u8]) -> Option<Flow> {
+    let flags = flags_of(frame)?;
+    let is_opening = flags.contains(Flags::SYN) && !flags.contains(Flags::ACK);
+    let (client, service) = ends_of(frame).filter(|_| is_opening)?;
+    Flow::new(client.into(), service.into()).ok()
 }
 
 #[cfg(test)]

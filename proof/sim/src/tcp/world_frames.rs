@@ -96,7 +96,7 @@ impl World {
             if entry.is_some_and(|entry| entry.state == FlowState::Owned && entry.owner.server != server) {
                 return Ok(());
             }
-            self.witness.record_import(flow, server);
+            self.witness.record_opening(flow, server);
         }
         self.witness.check_sent(&flow, server, original, entry.as_ref())
     }
@@ -129,6 +129,9 @@ impl World {
 
     /// Sends what leaves the switch to the servers.
     pub(super) fn send_down(&mut self, departures: Vec<Departure>) {
+        for (flow, owner) in self.fabric.switch.take_ended() {
+            self.witness.record_ended(flow, owner);
+        }
         for departure in departures {
             if let Err(why) = self.check_passed(&departure) {
                 self.oracle.borrow_mut().violation(why);
