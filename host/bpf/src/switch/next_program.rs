@@ -122,9 +122,15 @@ pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>,
     if program_in(map)?.is_none() {
         return Ok(None);
     }
-    let failed = |error: io::Error| BpfError::of("cannot lock the place behind the switch")(error.into());
+    let directory = pins.join(NEXT_PROGRAM_LOCK);
+    let failed = |error: io::Error| {
+        let action =
+            format!("cannot lock {}, which must belong to the user of this daemon", directory.display());
+        // As another kind of error: of one about permissions the text would suspect the kernel's verifier.
+        BpfError::of(action)(io::Error::other(error).into())
+    };
     // Held until the program is removed: a server that starts now waits, and its program stays.
-    let _lock = match try_lock(&pins.join(NEXT_PROGRAM_LOCK)) {
+    let _lock = match try_lock(&directory) {
         Ok(Some(lock)) => lock,
         Ok(None) => return Ok(None),
         // Without the directory nothing shows that the process has ended.
