@@ -167,13 +167,19 @@ impl Program {
 
     /// Removes the program of a user-level stack whose process has ended.
     pub(crate) fn remove_orphan(&self) {
-        match self.read().remove_orphan() {
-            Ok(None) => {}
-            Ok(Some(number)) => info!(
+        let removed = self.read().remove_orphan();
+        let why = removed.as_ref().err().map(ToString::to_string);
+        if let Ok(Some(number)) = removed {
+            info!(
                 "the program number {number} of a user-level stack was removed: its process has ended; the kernel gets its \
                  packets"
-            ),
-            Err(error) => warn!("cannot remove the program of a user-level stack that has ended: {error}"),
+            );
+        }
+        if self.problems().is_new_orphan(why.clone()) {
+            let why = why.unwrap_or_default();
+            warn!(
+                "cannot remove the program of a user-level stack that has ended: {why}; tried again once a second"
+            );
         }
     }
 

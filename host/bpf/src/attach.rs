@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::query::LinkTypeInfo;
 use libbpf_rs::{Link, Program, ProgramMut, Xdp, XdpFlags};
@@ -13,7 +13,7 @@ use rustix::net::netdevice::{index_to_name_inlined, name_to_index};
 use rustix::net::{AddressFamily, SocketType, socket};
 
 use crate::BpfError;
-use crate::switch::{NextProgram, NextProgramError, Present as Behind};
+use crate::switch::{self, NextProgram, NextProgramError, Present as Behind};
 
 /// Where an XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,15 @@ pub enum AttachError {
         /// The other program's number.
         program_id: u32,
     },
+    /// Another program is attached, which may be that of a switch: this process cannot read the pins of all switches.
+    OccupiedBySwitch {
+        /// The interface's name.
+        interface: String,
+        /// The other program's number.
+        program_id: u32,
+        /// The directory with pins that this process cannot read.
+        directory: PathBuf,
+    },
     /// The interface has the program of a switch in host mode, and another process has a program behind that one.
     BehindSwitch {
         /// The interface's name.
@@ -119,6 +128,13 @@ impl fmt::Display for AttachError {
                 f,
                 "interface {interface} has another XDP program, number {program_id}: inspect it with `bpftool prog show \
                  id {program_id}`, and stop the program that attached it"
+            ),
+            AttachError::OccupiedBySwitch { interface, program_id, directory } => write!(
+                f,
+                "interface {interface} has another XDP program, number {program_id}: if it is that of a switch in host mode, behind \
+                 which this process can run, give the process access to {}, for example by running it as the user of the \
+                 switch's daemon; if not, stop the program that attached it (`bpftool prog show id {program_id}`)",
+                directory.display()
             ),
             AttachError::BehindSwitch { interface, directory } => write!(
                 f,
@@ -165,7 +181,12 @@ impl Attachment {
         let index = index_of(interface)?.unsigned_abs();
         match NextProgram::place(program.as_fd(), program_id, index) {
             Ok(Some(next)) => Ok(Attachment { mode: next.mode(), place: Place::Behind(next), program_id }),
-            Ok(None) => Err(occupied),
+            Ok(None) => Err(match (occupied, switch::unreadable(Path::new(switch::PINS))) {
+                (AttachError::Occupied { interface, program_id }, Some(directory)) => {
+                    AttachError::OccupiedBySwitch { interface, program_id, directory }
+                }
+                (occupied, _) => occupied,
+            }),
             Err(NextProgramError::Occupied(directory)) => {
                 Err(AttachError::BehindSwitch { interface: interface.to_owned(), directory })
             }

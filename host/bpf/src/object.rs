@@ -26,13 +26,17 @@ embed!(PASS, "pass.bpf.o");
 embed!(SWITCH, "switch.bpf.o");
 embed!(SWITCH_EGRESS, "switch_egress.bpf.o");
 
-/// Opens an object with one program, `name`. The caller may set initial values of its maps before [`load`].
-pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
+/// Keeps libbpf from printing messages to standard error, which it does by default. Errors contain what matters.
+pub(crate) fn silence() {
     static QUIET: Once = Once::new();
-    // By default libbpf prints messages to standard error.
     QUIET.call_once(|| {
         set_print(None);
     });
+}
+
+/// Opens an object with one program, `name`. The caller may set initial values of its maps before [`load`].
+pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
+    silence();
     ObjectBuilder::default()
         .name(name)
         .and_then(|builder| builder.open_memory(object))

@@ -1,7 +1,7 @@
 //! Owners that are cut off, and a switch that loses its entries.
 
 use crate::rack::{Rack, flow, segment_at, syn};
-use spillway_handoff::{Cause, Event, Sorted};
+use spillway_handoff::{Cause, Event, MoveResult, Sorted};
 use spillway_wire::Chunks;
 use spillway_wire::switch::ServerId;
 
@@ -160,6 +160,33 @@ fn a_connection_that_had_moved_when_the_switch_lost_its_entries_stays_moved() {
     assert_eq!(rack.events(1), []);
     assert_eq!((rack.agent(2).counters().reclaimed, rack.may_transmit(2)), (1, true));
     assert_eq!(rack.client_reaches(1), (2, Sorted::Stack));
+}
+
+/// As above, and the target learns much later than the source that the entries are lost: until it requests the flow again, the
+/// missing entry does not show that the connection has ended, and the client must not be reset.
+#[test]
+fn the_client_is_not_reset_before_the_target_takes_its_flow_back() {
+    let mut rack = Rack::new();
+    let generation = rack.export(1, 2, STATE);
+    rack.is_lost = Box::new(|from, to, _| (from, to) == (2, Some(1)));
+    let now = rack.now;
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.deliver();
+    assert_eq!(rack.events(2), [import(false)]);
+    rack.restart_switch();
+    rack.no_losses();
+    rack.is_answer_lost = Box::new(|to, _| to == 2);
+    for seq in 0..400 {
+        rack.advance(1);
+        rack.client_reaches(seq);
+    }
+    let events: Vec<Event> = std::iter::from_fn(|| rack.agent(1).poll_event()).collect();
+    let moved = Event::Ended { flow: flow(), result: MoveResult::Moved };
+    assert_eq!((events, rack.agent(2).counters().reclaimed), (vec![moved], 0));
+    rack.no_losses();
+    rack.advance(300);
+    assert_eq!((rack.agent(2).counters().reclaimed, rack.may_transmit(2)), (1, true));
+    assert_eq!((rack.client_reaches(1), rack.events(1)), ((2, Sorted::Stack), vec![]));
 }
 
 /// The original owner cannot find out whether the target has the connection. It resets the client after a few seconds.

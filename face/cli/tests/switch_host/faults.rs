@@ -1,16 +1,20 @@
 //! Faults, reloads and ends of a switch in host mode: none of them ends a connection to the host itself, such as that of `ssh`.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use spillway_lab::Host;
+use serde_json::json;
+use spillway_lab::{Host, Process};
 use spillway_wire::packet::ethernet::Mac;
 
 use super::scene::{FAMILIES, Scene, addresses};
-use super::support::{PATIENCE, eventually};
-use super::terminate;
+use super::support::{PATIENCE, SPILLWAY, eventually};
+use super::{connect_from, exchange, free_address, memcached, terminate};
 
 /// The Ethernet address of the interface `spare0`.
 const SPARE_MAC: Mac = Mac([2, 0, 0, 0, 0x99, 1]);
@@ -220,5 +224,122 @@ fn a_daemon_that_is_killed_while_it_changes_the_interface_breaks_no_connection()
         connections.check();
         terminate(daemon);
     }
+    scene.close();
+}
+
+/// Reloads that are interrupted by the end of the daemon.
+const KILLED_RELOADS: u64 = 12;
+
+/// Applies the file of `a`, and kills the daemon at a random time of the reload. `took`: the duration of a whole reload. Returns
+/// whether the reload had ended.
+fn reload_and_kill(scene: &Scene, daemon: &mut Process, took: Duration) -> bool {
+    let socket = scene.socket(&scene.a);
+    let mut reload = Command::new(SPILLWAY)
+        .args(["reload", "--socket", &socket])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let delay = took.mul_f64(RandomState::new().hash_one(0) as f64 / u64::MAX as f64);
+    println!("killed {delay:?} after the beginning of a reload of {took:?}");
+    thread::sleep(delay);
+    daemon.kill();
+    reload.wait().unwrap().success()
+}
+
+/// The duration of a whole reload.
+fn reload(scene: &Scene) -> Duration {
+    let began = Instant::now();
+    scene.result(&scene.a, &["reload"]);
+    began.elapsed()
+}
+
+#[test]
+fn a_daemon_that_is_killed_during_a_reload_loses_no_flow() {
+    let Some(scene) = Scene::start() else { return };
+    let other = scene.start_daemon(&scene.b);
+    let plain = fs::read_to_string(scene.config(&scene.a)).unwrap();
+    // Without agents that send heartbeats all the time.
+    let plain = plain.replace("[[port]]", "owner_timeout = \"600s\"\n[[port]]");
+    // Numbers of services, endpoints and stations are given anew, and other keys change.
+    let service = scene.service(0).ip();
+    let endpoint = format!("endpoints = [{{ address = \"{service}:9\", server = \"a\" }}]");
+    let changed = plain
+        .replace("[[service]]", &format!("[[service]]\nname = \"another\"\n{endpoint}\n[[service]]"))
+        .replace("600s", "500s")
+        .replace("may_own = [\"cache\"]", "may_own = [\"another\", \"cache\"]")
+        .replace("name = \"cache\"", "name = \"cache\"\nflows_max = 100");
+    assert_eq!(changed.matches("another").count(), 2);
+    fs::write(scene.config(&scene.a), &plain).unwrap();
+    let mut daemon = scene.start_daemon(&scene.a);
+    let _memcached = memcached(&scene.b, scene.place(0).port());
+    let mut connections = Connections::open(&scene.client, &scene.a);
+    let mut agents = scene.agents(0);
+    let source = free_address(&scene.client, 0);
+    scene.move_rule(&mut agents, source, 0);
+    let mut moved = connect_from(&scene.client, source, scene.service(0));
+    exchange(&mut moved, b"set key 0 0 5\r\nvalue\r\n", b"STORED\r\n");
+    let (pins, took) = (scene.pins(&scene.a), reload(&scene));
+    let mut ended = 0;
+    for round in 0..KILLED_RELOADS {
+        let is_plain = round % 2 == 1;
+        fs::write(scene.config(&scene.a), if is_plain { &plain } else { &changed }).unwrap();
+        ended += u64::from(reload_and_kill(&scene, &mut daemon, took));
+        // Whatever part of the tables is written, the flow's packets go to its owner.
+        exchange(&mut moved, b"get key\r\n", b"\r\nEND\r\n");
+        connections.check();
+        daemon = scene.start_daemon(&scene.a);
+        exchange(&mut moved, b"get key\r\n", b"\r\nEND\r\n");
+        connections.check();
+        let flows = scene.result(&scene.a, &["flows"]);
+        assert_eq!(
+            (&flows["total"], &flows["flows"][0]["owner"]["server"]),
+            (&json!(1), &json!("b")),
+            "{flows}"
+        );
+        let status = scene.result(&scene.a, &["status"]);
+        let services = if is_plain { 1 } else { 2 };
+        assert_eq!(status["services"].as_array().map(Vec::len), Some(services), "{status}");
+        assert_eq!(
+            (&status["unrestored"], &status["ports"][0]["problem"]),
+            (&json!(null), &json!(null)),
+            "{status}"
+        );
+        assert!(scene.has_filter(&scene.a, scene.a.interface()) && has_program(&scene, scene.a.interface()));
+        assert_eq!(scene.pins(&scene.a), pins);
+    }
+    println!("{ended} of {KILLED_RELOADS} reloads had ended before");
+    assert_eq!(scene.packets(&scene.a, "drop_not_owner"), 0);
+    terminate(daemon);
+    terminate(other);
+    scene.close();
+}
+
+#[test]
+fn a_daemon_that_is_killed_during_a_reload_to_another_interface_leaves_no_program_behind() {
+    let Some(scene) = Scene::start() else { return };
+    let interface = scene.a.interface().to_owned();
+    add_spare_interface(&scene);
+    let mut connections = Connections::open(&scene.client, &scene.a);
+    let mut daemon = scene.start_daemon(&scene.a);
+    let (pins, took) = (scene.pins(&scene.a), reload(&scene));
+    for round in 0..KILLED_RELOADS {
+        let (name, mac) = match round % 2 {
+            0 => ("spare0", SPARE_MAC),
+            _ => (interface.as_str(), Mac(scene.a.mac())),
+        };
+        scene.configure(&scene.a, name, mac);
+        // The kernel removes a program some milliseconds later.
+        reload_and_kill(&scene, &mut daemon, took * 2);
+        connections.check();
+        daemon = scene.start_daemon(&scene.a);
+        for other in [interface.as_str(), "spare0"] {
+            assert_eq!(scene.has_filter(&scene.a, other), other == name, "filter at {other}");
+            assert_eq!(has_program(&scene, other), other == name, "program at {other}");
+        }
+        assert_eq!(scene.pins(&scene.a), pins);
+        connections.check();
+    }
+    terminate(daemon);
     scene.close();
 }

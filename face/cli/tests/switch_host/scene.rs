@@ -168,6 +168,8 @@ impl Scene {
     pub fn detach(&self, host: &Host) {
         let mut detach = host.spawn(&self.launch(host, &[], &["--detach"])).unwrap();
         assert!(detach.wait(PATIENCE).is_some_and(|status| status.success()), "{}", detach.last_output());
+        let messages = detach.stderr().unwrap();
+        assert!(!messages.contains("libbpf"), "{messages}");
     }
 
     /// Runs a command of `spillway` at the admin socket of a server's switch.
@@ -195,6 +197,18 @@ impl Scene {
         let ended = process.wait(PATIENCE).expect("the command should end");
         assert!(ended.success(), "{command}: {}", process.last_output());
         process.stdout().unwrap()
+    }
+
+    /// The names of the pins of a server's switch, in order. The number of the egress program is left out.
+    pub fn pins(&self, host: &Host) -> Vec<String> {
+        let directory = format!("/sys/fs/bpf/spillway/{}-{}", self.name, host.name());
+        let mut list = host.spawn(&self.launch_program("ls", &[&directory])).unwrap();
+        assert!(list.wait(PATIENCE).is_some_and(|ended| ended.success()), "{}", list.last_output());
+        let names = list.stdout().unwrap();
+        names
+            .lines()
+            .map(|name| name.trim_end_matches(|digit: char| digit.is_ascii_digit()).to_owned())
+            .collect()
     }
 
     /// Whether a host has the switch's filter at the egress of an interface.

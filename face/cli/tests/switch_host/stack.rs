@@ -1,8 +1,9 @@
 //! Servers on the user-level stack in host mode: the original owner's runs behind the switch's program on one interface.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -43,14 +44,17 @@ impl<'a> Servers<'a> {
             format!(
                 "[[moves.peer]]\nname = \"{}\"\nid = {id}\naddress = \"{}:{DATAGRAM_PORT}\"\nmac = \"{}\"\nplace = \"{place}\"\n",
                 host.name(),
-                host.address(),
+                scene.addresses(host)[0],
                 Mac(host.mac()),
             )
         };
         let [a, b] = [peer(&scene.a, 1, scene.service(0)), peer(&scene.b, 2, scene.place(0))];
         let peers = scene.scratch.path("peers.toml");
-        fs::write(&peers, format!("[moves]\npeers_key_file = \"peers.key\"\nmode = \"host\"\n{a}{b}"))
-            .unwrap();
+        let owner_timeout = if scene.routers.is_some() { "20s" } else { "1s" };
+        let moves = format!(
+            "[moves]\npeers_key_file = \"peers.key\"\nmode = \"host\"\nowner_timeout = \"{owner_timeout}\"\n"
+        );
+        fs::write(&peers, moves + &a + &b).unwrap();
         Servers { scene, peers }
     }
 
@@ -78,14 +82,28 @@ impl<'a> Servers<'a> {
         host.spawn(&launch.name("echo")).unwrap()
     }
 
-    /// Starts a server of another service on the host's interface, whose connections do not move.
-    fn spawn_alone(&self, host: &Host) -> Process {
+    /// Starts a server of another service on the host's interface, whose connections do not move. `wrapper`: commands in front.
+    fn spawn_alone(&self, host: &Host, wrapper: &[&str]) -> Process {
         let service = SocketAddr::new(addresses(host)[0], 8080).to_string();
-        let socket = self.scene.scratch.path("alone.sock");
+        let directory = self.scene.scratch.path("alone");
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(&directory, Permissions::from_mode(0o777)).unwrap();
+        let (laboratory, socket) = (laboratory(), format!("{directory}/alone.sock"));
         let arguments = ["--interface", host.interface(), "--service", &service, "--socket", &socket];
-        let arguments = [&["echo", "--engine", "xdp"], &arguments[..]].concat();
-        let launch = self.scene.launch_program(&laboratory(), &arguments);
+        let command = [wrapper, &[&laboratory, "echo", "--engine", "xdp"], &arguments].concat();
+        let launch = self.scene.launch_program(command[0], &command[1..]);
         host.spawn(&launch.name("alone")).unwrap()
+    }
+
+    /// What `spillway doctor` says about the XDP program at the interface of `a`.
+    fn doctor(&self) -> String {
+        let interface = self.scene.a.interface();
+        let arguments = ["doctor", "--engine", "xdp", "--interface", interface];
+        let mut doctor = self.scene.a.spawn(&self.scene.launch_program(SPILLWAY, &arguments)).unwrap();
+        doctor.wait(PATIENCE).expect("the doctor should end");
+        let text = doctor.stdout().unwrap();
+        let line = text.lines().find(|line| line.contains("XDP program"));
+        line.unwrap_or_else(|| panic!("no line about the XDP program: {text}")).to_owned()
     }
 
     fn start(&self, host: &Host) -> Process {
@@ -144,6 +162,11 @@ fn connections_of_servers_on_the_stack_move_without_a_switch_between_the_hosts()
     let mut daemon = scene.start_daemon(&scene.a);
     assert_eq!(next_program(&scene), None);
     let servers = Servers::new(&scene);
+    let line = servers.doctor();
+    assert!(
+        line.starts_with("ok ") && line.contains("in host mode; a server of this engine can run"),
+        "{line}"
+    );
     // Replies from the stack at `b` have the service's address already: no switch is needed there.
     let [mut a, b] = [servers.start(&scene.a), servers.start(&scene.b)];
     assert!(next_program(&scene).is_some());
@@ -172,11 +195,27 @@ fn connections_of_servers_on_the_stack_move_without_a_switch_between_the_hosts()
     }
 
     // One program for each interface, until its process ends.
-    let mut second = servers.spawn_alone(&scene.a);
-    assert!(second.wait(PATIENCE).is_some_and(|ended| !ended.success()));
-    let refused = second.stderr().unwrap();
-    assert!(refused.contains("another process has placed a program behind it"), "{refused}");
+    let another_user = [
+        "setpriv",
+        "--reuid=12345",
+        "--clear-groups",
+        "--inh-caps=+net_admin,+net_raw,+bpf",
+        "--ambient-caps=+net_admin,+net_raw,+bpf",
+    ];
+    for (wrapper, expected) in [
+        (&[][..], "another process has placed a program behind it"),
+        (&another_user, "if it is that of a switch in host mode"),
+    ] {
+        let mut second = servers.spawn_alone(&scene.a, wrapper);
+        assert!(second.wait(PATIENCE).is_some_and(|ended| !ended.success()));
+        let refused = second.stderr().unwrap();
+        assert!(refused.contains(expected), "{refused}");
+    }
+    let line = servers.doctor();
+    assert!(line.starts_with("missing ") && line.contains("another process has placed number"), "{line}");
     a.kill();
+    let line = servers.doctor();
+    assert!(line.starts_with("ok "), "the process has ended: {line}");
     eventually("the daemon removes the program of the server that has ended", || {
         next_program(&scene).is_none()
     });
@@ -192,5 +231,33 @@ fn connections_of_servers_on_the_stack_move_without_a_switch_between_the_hosts()
     terminate(b);
     terminate(daemon);
     scene.detach(&scene.a);
+    scene.close();
+}
+
+/// The packets of connections that have moved arrive at `b` in a tunnel, and go on to the stack behind the program that unwraps them.
+#[test]
+fn connections_of_servers_on_the_stack_move_between_racks() {
+    let Some(scene) = Scene::start_racks() else { return };
+    let daemons = [&scene.a, &scene.b].map(|host| scene.start_daemon(host));
+    let servers = Servers::new(&scene);
+    let [a, b] = [servers.start(&scene.a), servers.start(&scene.b)];
+    let clients = Clients::start(&scene.client, scene.service(0), CONNECTIONS);
+    clients.wait_for_replies();
+    let (mut from, mut to) = (&scene.a, &scene.b);
+    for _ in 0..ROUNDS {
+        servers.migrate_all(from, to);
+        clients.wait_for_replies();
+        (from, to) = (to, from);
+    }
+    let figures = clients.stop();
+    println!("{} requests, {} moves", figures.requests, CONNECTIONS * ROUNDS);
+    eventually("both switches count the packets", || {
+        scene.packets(&scene.a, "encapsulated") > 0 && scene.packets(&scene.b, "decapsulated") > 0
+    });
+    for host in [&scene.a, &scene.b] {
+        let moves = servers.status(host)["moves"].clone();
+        assert_eq!((moves["lost"].as_u64(), moves["let_go"].as_u64()), (Some(0), Some(0)), "{moves}");
+    }
+    [a, b].into_iter().chain(daemons).for_each(terminate);
     scene.close();
 }

@@ -2,6 +2,7 @@
 //!
 //! docs/switch.md describes the rules; `spillway_rules` has the same rules in Rust.
 
+mod at_interface;
 mod attachment;
 mod change;
 mod egress;
@@ -32,9 +33,11 @@ use pins::Pins;
 use ports::Ports;
 use tables::Tables;
 
+pub use at_interface::{Behind, SwitchAt};
 pub use entries::{FlowEntry, OwnerEntry, Site};
 pub(crate) use next_program::{NextProgram, NextProgramError, Present};
 pub use pinned::Pinned;
+pub(crate) use pins::unreadable;
 pub use pins::{PINS, PinError, check_file_system, remove};
 pub use ports::PortError;
 pub use ports::state::PortState;

@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, Mode as Permissions, OFlags, flock, open};
 use rustix::io::Errno;
 use spillway_rules::Mode as SwitchMode;
 
-use super::layout::{LAYOUT_VERSION, ONLY};
+use super::layout::ONLY;
 use super::pins::{NEXT_PROGRAM, NEXT_PROGRAM_LOCK, PINS, Pins, switches_at};
 use crate::BpfError;
 use crate::attach::Mode;
@@ -122,9 +122,15 @@ pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>,
     if program_in(map)?.is_none() {
         return Ok(None);
     }
-    let failed = |error: io::Error| BpfError::of("cannot lock the place behind the switch")(error.into());
+    let directory = pins.join(NEXT_PROGRAM_LOCK);
+    let failed = |error: io::Error| {
+        let action =
+            format!("cannot lock {}, which must belong to the user of this daemon", directory.display());
+        // As another kind of error: of one about permissions the text would suspect the kernel's verifier.
+        BpfError::of(action)(io::Error::other(error).into())
+    };
     // Held until the program is removed: a server that starts now waits, and its program stays.
-    let _lock = match try_lock(&pins.join(NEXT_PROGRAM_LOCK)) {
+    let _lock = match try_lock(&directory) {
         Ok(Some(lock)) => lock,
         Ok(None) => return Ok(None),
         // Without the directory nothing shows that the process has ended.
@@ -136,11 +142,23 @@ pub(super) fn remove_orphan(map: &MapHandle, pins: &Path) -> Result<Option<u32>,
     Ok(Some(program_id))
 }
 
+/// The number of the program behind a switch in host mode, if its process lives.
+///
+/// # Errors
+/// The system has failed.
+pub(super) fn of_living_process(pins: &Pins) -> Result<Option<u32>, BpfError> {
+    let Some(map) = pins.open_map(NEXT_PROGRAM)? else { return Ok(None) };
+    // The lock, if it was free, is released at once. A server that starts meanwhile tries again.
+    match try_lock(&pins.directory().join(NEXT_PROGRAM_LOCK)) {
+        Ok(Some(_)) => Ok(None),
+        _ => program_in(&map),
+    }
+}
+
 /// The pins of the switch in host mode whose program is at the interface with this index, and the link of the program.
 fn switch_at(index: u32) -> Option<(Pins, Link, Mode)> {
     switches_at(Path::new(PINS), index).into_iter().find(|(pins, ..)| {
-        matches!(pins.version_and_epoch(), Ok(Some((LAYOUT_VERSION, _))))
-            && matches!(pins.mode(), Ok(Some(SwitchMode::Host)))
+        matches!(pins.has_present_layout(), Ok(true)) && matches!(pins.mode(), Ok(Some(SwitchMode::Host)))
     })
 }
 

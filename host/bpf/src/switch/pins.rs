@@ -13,8 +13,8 @@ use super::attachment::{Attachment, attachment, attachment_of};
 use super::egress;
 use super::layout::{self, LAYOUT_VERSION, ONLY, Settings};
 use super::open_ports;
-use crate::BpfError;
 use crate::attach::Mode as AttachMode;
+use crate::{BpfError, object};
 
 /// The directory below which each switch of a host has a directory with its pins.
 pub const PINS: &str = "/sys/fs/bpf/spillway";
@@ -140,6 +140,8 @@ pub fn check_file_system(directory: &Path) -> Result<(), PinError> {
 /// # Errors
 /// The directory has no pins of a switch, or the system has failed.
 pub fn remove(directory: &Path) -> Result<(), PinError> {
+    // A filter that does not exist is no news.
+    object::silence();
     let pins = Pins(directory.to_owned());
     let has_map = MAPS.iter().any(|name| pins.map(name).exists());
     if !has_map && pins.link_paths().next().is_none() {
@@ -182,6 +184,11 @@ impl Pins {
     pub(super) fn version_and_epoch(&self) -> Result<Option<(u32, u64)>, BpfError> {
         let settings = self.settings()?;
         Ok(settings.map(|value| Settings::version_and_epoch(&value).unwrap_or((u32::MAX, 0))))
+    }
+
+    /// Whether the pinned maps are complete, and have the layout of this version.
+    pub(super) fn has_present_layout(&self) -> Result<bool, BpfError> {
+        Ok(matches!(self.version_and_epoch()?, Some((LAYOUT_VERSION, _))))
     }
 
     /// The pinned settings; `None` without the map `settings`.
@@ -352,6 +359,18 @@ pub(super) fn switches_at(directory: &Path, interface: u32) -> Vec<(Pins, Link, 
         Some((pins, link, mode))
     };
     directories.filter_map(at_interface).collect()
+}
+
+/// The directory with pins of switches that this process must not read; `None` if it may read all of them. `directory`: the one below
+/// which each switch has its own.
+pub(crate) fn unreadable(directory: &Path) -> Option<PathBuf> {
+    let is_denied =
+        |path: &Path| fs::read_dir(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    if is_denied(directory) {
+        return Some(directory.to_owned());
+    }
+    let mut paths = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
+    paths.find(|path| is_denied(path))
 }
 
 /// Removes an empty directory, if it exists.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use spillway_bpf::switch::{Behind, SwitchAt};
 use spillway_bpf::{QUEUES_MAX, Steer, attached_program};
 use spillway_helper::config::XdpConfig;
 use spillway_xdp::{Interface, PortsError, check_reserved, check_unused};
@@ -54,15 +55,7 @@ fn interface(name: &str) -> Vec<Finding> {
             format!("ethtool -K {name} {} off, or configure_interface in [helper.xdp]", offload.name());
         findings.push(Finding::warning("offloads", format!("{offload} is on"), next));
     }
-    findings.push(match attached_program(name) {
-        Ok(None) => Finding::ok("XDP program", format!("{name} has none")),
-        Ok(Some(id)) => Finding::missing(
-            "XDP program",
-            format!("{name} has another one, number {id}"),
-            format!("bpftool prog show id {id}; a helper that runs already is the usual reason"),
-        ),
-        Err(error) => Finding::missing("XDP program", error.to_string(), "use Linux 5.18 or later"),
-    });
+    findings.push(xdp_program(name));
     findings.push(match interface.addresses() {
         Ok(addresses) if addresses.is_empty() => Finding::missing(
             "addresses",
@@ -77,6 +70,62 @@ fn interface(name: &str) -> Vec<Finding> {
         Err(error) => Finding::missing("addresses", error.to_string(), ""),
     });
     findings
+}
+
+/// The XDP program that the interface has. Behind that of a switch in host mode there is place for one more.
+fn xdp_program(interface: &str) -> Finding {
+    let what = "XDP program";
+    let id = match attached_program(interface) {
+        Ok(None) => return Finding::ok(what, format!("{interface} has none")),
+        Ok(Some(id)) => id,
+        Err(error) => return Finding::missing(what, error.to_string(), "use Linux 5.18 or later"),
+    };
+    let switch = match SwitchAt::find(interface) {
+        Ok(Some(switch)) => switch,
+        Ok(None) => {
+            return Finding::missing(
+                what,
+                format!("{interface} has another one, number {id}"),
+                format!("bpftool prog show id {id}; a helper that runs already is the usual reason"),
+            );
+        }
+        Err(error) => return Finding::missing(what, error.to_string(), "run as root"),
+    };
+    beside_switch(interface, &switch)
+}
+
+/// What the program of a switch at the interface means for a further program.
+fn beside_switch(interface: &str, SwitchAt { name, behind }: &SwitchAt) -> Finding {
+    let what = "XDP program";
+    match behind {
+        Behind::Free => Finding::ok(
+            what,
+            format!(
+                "{interface} has that of switch {name} in host mode; a server of this engine can run behind it"
+            ),
+        ),
+        Behind::Taken(id) => Finding::missing(
+            what,
+            format!(
+                "{interface} has that of switch {name} in host mode, and another process has placed number {id} behind it"
+            ),
+            format!("bpftool prog show id {id}; stop the server or helper that runs on {interface}"),
+        ),
+        Behind::Gateway => Finding::missing(
+            what,
+            format!("{interface} is a port of switch {name}, behind whose program no other one can run"),
+            format!(
+                "choose another interface, or remove the [[port]] of {interface} and run spillway reload"
+            ),
+        ),
+        Behind::OtherVersion => Finding::missing(
+            what,
+            format!(
+                "{interface} has that of switch {name}, whose tables another version of Spillway has made"
+            ),
+            "use that version, or remove the switch by spillway switch --detach, which ends moved connections",
+        ),
+    }
 }
 
 /// Whether an address is valid only on its network segment; clients of other segments cannot connect to it.
@@ -143,6 +192,23 @@ fn memory(queues: u32) -> Finding {
 mod tests {
     use super::super::finding::State;
     use super::*;
+
+    #[test]
+    fn only_a_switch_in_host_mode_leaves_place_for_a_program() {
+        let finding = |behind| beside_switch("eth0", &SwitchAt { name: "rack7".into(), behind });
+        let free = finding(Behind::Free);
+        assert_eq!(free.state, State::Ok);
+        assert!(free.found.contains("switch rack7 in host mode"), "{}", free.found);
+        for (behind, expected) in [
+            (Behind::Taken(77), "number 77 behind it"),
+            (Behind::Gateway, "is a port of switch rack7"),
+            (Behind::OtherVersion, "another version"),
+        ] {
+            let finding = finding(behind);
+            assert_eq!(finding.state, State::Missing);
+            assert!(finding.found.contains(expected) && !finding.next.is_empty(), "{}", finding.found);
+        }
+    }
 
     #[test]
     fn an_interface_that_cannot_be_used_is_missing() {
