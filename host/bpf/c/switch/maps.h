@@ -335,12 +335,13 @@ struct {
     __type(value, struct too_long);
 } error_scratch SEC(".maps");
 
+/* The key of an array's only element. Not on the stack, where each use would take a place. */
+static const __u32 only_index;
+
 /* The only element of an array. It is never NULL, but callers must check: the verifier cannot know that. */
 static __always_inline void *only(void *map)
 {
-    __u32 index = 0;
-
-    return bpf_map_lookup_elem(map, &index);
+    return bpf_map_lookup_elem(map, &only_index);
 }
 
 static __always_inline struct server *server_of(__u32 id)
