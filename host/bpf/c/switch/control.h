@@ -17,6 +17,8 @@ static __always_inline bool is_control(const struct frame *frame)
     config = only(&settings);
     if (!config || packet->target_port != config->control_port)
         return false;
+    if (config->control_port && same_address(&packet->target, &config->control_address))
+        return true;
     own = bpf_map_lookup_elem(&own_addresses, &packet->target);
     return own && own->is_control;
 }
