@@ -18,11 +18,14 @@ fn main() {
 
 fn compile(source: &Path, object: &Path, headers: &str) {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
+    // The name of the architecture in macros of libbpf's headers.
+    let macro_arch = if arch == "x86_64" { "x86" } else { &arch };
     // `-g` emits the type information (BTF) by which libbpf finds the definitions of maps.
     let result = Command::new("clang")
         .args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror"])
         // Without CAP_PERFMON the verifier refuses a number of 4 bytes in the stack slot of an earlier pointer.
         .args(["-mllvm", "-no-stack-slot-sharing"])
+        .arg(format!("-D__TARGET_ARCH_{macro_arch}"))
         .args(["-I", headers])
         // Debian has <asm/types.h> here. clang searches this directory last; it need not exist.
         .arg(format!("-idirafter/usr/include/{arch}-linux-gnu"))

@@ -25,12 +25,30 @@ static __always_inline bool is_marked_local(struct xdp_md *context)
     return (void *)(number + 1) <= (void *)(long)context->data && *number == PORT_LOCAL;
 }
 
+/* Sets the number of an interface's port; false if the interface is not a port. */
+static __always_inline bool port_of(__u32 interface, __u32 *port)
+{
+    __u32 index = interface & (INTERFACE_SLOTS - 1), *number;
+    __u64 *slot = bpf_map_lookup_elem(&interface_slots, &index);
+    /* Both parts at once, because the loader may be changing them. */
+    __u64 content = slot ? *(volatile __u64 *)slot : 0;
+
+    if ((__u32)content == interface && content >> 32) {
+        *port = (content >> 32) - 1;
+        return true;
+    }
+    number = bpf_map_lookup_elem(&interfaces, &interface);
+    if (!number)
+        return false;
+    *port = *number;
+    return true;
+}
+
 /* Sets time and ingress port; false if the frame arrived on an interface that is not a port. */
 static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
 {
     __u32 interface = context->ingress_ifindex;
     struct port *port;
-    __u32 *number;
 
     if (is_test) {
         struct test_run *run;
@@ -42,10 +60,8 @@ static __always_inline bool receive(struct xdp_md *context, struct frame *frame)
     } else {
         frame->now = bpf_ktime_get_ns();
     }
-    number = bpf_map_lookup_elem(&interfaces, &interface);
-    if (!number)
+    if (!port_of(interface, &frame->ingress))
         return false;
-    frame->ingress = *number;
     if (is_host && !is_test && frame->ingress == PORT_DAEMON && is_marked_local(context))
         frame->ingress = PORT_LOCAL;
     port = bpf_map_lookup_elem(&ports, &frame->ingress);

@@ -33,6 +33,46 @@ static __always_inline __u16 datagram_check(struct control *control)
     return check ? check : 0xffff;
 }
 
+/* Writes the datagram into a frame whose headers are at their usual offsets. The checksum is added up on the way. */
+static __always_inline void write_plain(struct xdp_md *context, const struct control *control, bool is_answer)
+{
+    __be32 source = control->source.words[3], destination = control->destination.words[3];
+    struct ipv4 *ip;
+    struct udp *udp;
+    __u64 sum;
+    __u16 check;
+    void *data;
+
+    if (!head(context, PLAIN_DATAGRAM_END, &data))
+        return;
+    ip = data + PLAIN_NETWORK;
+    set_hop_limit_ipv4(ip, HOP_LIMIT);
+    /* The sum of an answer, whose addresses are swapped, stays the same. */
+    if (!is_answer)
+        ip->check = adjusted(ip->check, change32(ip->source, source) + change32(ip->destination, destination));
+    ip->source = source;
+    ip->destination = destination;
+    udp = data + PLAIN_TRANSPORT;
+    udp->source = control->udp.source;
+    udp->destination = control->udp.destination;
+    sum = (__u64)source + destination + bpf_htons(IPPROTO_UDP) + bpf_htons(DATAGRAM_BYTES) + control->udp.source +
+          control->udp.destination + bpf_htons(DATAGRAM_BYTES);
+#pragma clang loop unroll(full)
+    for (__u32 at = 0; at < MESSAGE_BYTES; at += sizeof(__u64)) {
+        __u64 word;
+
+        __builtin_memcpy(&word, __builtin_assume_aligned((void *)&control->message + at, sizeof(word)), sizeof(word));
+        write_word(data + PLAIN_TRANSPORT + sizeof(*udp) + at, word);
+        sum += (__u32)word;
+        sum += word >> 32;
+    }
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    /* The sum has at most 34 bits before this, and 32 bits after it. */
+    sum = (sum & 0xffffffff) + (sum >> 32);
+    check = ~folded((__u32)sum);
+    udp->check = check ? check : 0xffff;
+}
+
 static __always_inline void write_ipv4(struct xdp_md *context, const struct packet *packet,
                                        const struct control *control, bool is_answer)
 {
@@ -61,9 +101,9 @@ static __always_inline void write_ipv6(struct xdp_md *context, const struct pack
                         2 * sizeof(struct address));
 }
 
-/* Writes the datagram into the frame: addresses, ports and message of `control`. */
-__noinline int write_datagram(struct xdp_md *context, const struct packet *packet, struct control *control,
-                              bool is_answer)
+/* write_datagram() for frames whose headers are not at their usual offsets: see is_plain(). */
+__noinline int write_slowly(struct xdp_md *context, const struct packet *packet, struct control *control,
+                            bool is_answer)
 {
     if (!packet || !control)
         return 0;
@@ -76,14 +116,24 @@ __noinline int write_datagram(struct xdp_md *context, const struct packet *packe
                                sizeof(control->udp) + sizeof(control->message));
 }
 
+/* Writes the datagram into the frame: addresses, ports and message of `control`. */
+static __always_inline void write_datagram(struct xdp_md *context, const struct packet *packet,
+                                           struct control *control, bool is_answer)
+{
+    if (is_plain(packet))
+        write_plain(context, control, is_answer);
+    else
+        write_slowly(context, packet, control, is_answer);
+}
+
 static __always_inline void tag(struct message *message, const struct server *receiver)
 {
     message->tag = message_tag(message, receiver->key[0], receiver->key[1]);
 }
 
 /* Turns the message into the answer to its sender. */
-static __noinline int send_answer(struct xdp_md *context, struct frame *frame, struct control *control,
-                                  const struct server *sender, enum status status)
+static __always_inline int send_answer(struct xdp_md *context, struct frame *frame, struct control *control,
+                                       const struct server *sender, enum status status)
 {
     const struct packet *packet = &frame->packet;
 

@@ -17,21 +17,43 @@ static __always_inline bool is_control(const struct frame *frame)
     config = only(&settings);
     if (!config || packet->target_port != config->control_port)
         return false;
+    if (config->control_port && same_address(&packet->target, &config->control_address))
+        return true;
     own = bpf_map_lookup_elem(&own_addresses, &packet->target);
     return own && own->is_control;
+}
+
+/* Copies the datagram of a frame whose headers are at their usual offsets; false if its length is another one. */
+static __always_inline bool copy_plain(struct xdp_md *context, struct control *control)
+{
+    void *data, *beyond;
+
+    if (!head(context, PLAIN_DATAGRAM_END, &data) || head(context, PLAIN_DATAGRAM_END + 1, &beyond))
+        return false;
+#pragma clang loop unroll(full)
+    for (__u32 at = 0; at < DATAGRAM_BYTES; at += sizeof(__u64)) {
+        __u64 word = read_word(data + PLAIN_TRANSPORT + at);
+
+        __builtin_memcpy(__builtin_assume_aligned((void *)&control->udp + at, sizeof(word)), &word, sizeof(word));
+    }
+    return true;
+}
+
+static __always_inline bool copy_datagram(struct xdp_md *context, const struct packet *packet, struct control *control)
+{
+    if (is_plain(packet))
+        return copy_plain(context, control);
+    return bpf_xdp_get_buff_len(context) == packet->transport + DATAGRAM_BYTES &&
+           load(context, packet->transport, &control->udp, DATAGRAM_BYTES);
 }
 
 /* Reads the datagram; false if it is not a message to the switch. */
 static __always_inline bool read_message(struct xdp_md *context, const struct packet *packet,
                                          struct control *control)
 {
-    __u32 bytes = sizeof(control->udp) + sizeof(control->message);
-
-    if (bpf_xdp_get_buff_len(context) != packet->transport + bytes)
+    if (!copy_datagram(context, packet, control))
         return false;
-    if (!load(context, packet->transport, &control->udp, bytes))
-        return false;
-    return control->udp.length == bpf_htons(bytes) && control->message.magic == MESSAGE_MAGIC &&
+    return control->udp.length == bpf_htons(DATAGRAM_BYTES) && control->message.magic == MESSAGE_MAGIC &&
            !(control->message.flags & bpf_htons(FLAG_FROM_SWITCH));
 }
 

@@ -14,8 +14,15 @@ struct inbound {
 
 static __always_inline bool look_inbound(struct flow *flow, const struct flow_key *key, struct inbound *view)
 {
+    __u64 generation;
     bool found;
 
+    if (begin_reading(flow, key, &generation)) {
+        read_owned_standing(&view->standing, flow, generation);
+        read_owner(flow, &view->site);
+        if (end_reading(flow, generation))
+            return true;
+    }
     bpf_spin_lock(&flow->lock);
     found = is_present(flow, key);
     if (found) {

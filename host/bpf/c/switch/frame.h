@@ -83,6 +83,28 @@ static __always_inline bool is_plain(const struct packet *packet)
     return !packet->is_ipv6 && packet->network == PLAIN_NETWORK && packet->transport == PLAIN_TRANSPORT;
 }
 
+/* The datagram of a control message, and where it ends in a frame whose headers are at their usual offsets. */
+#define DATAGRAM_BYTES (sizeof(struct udp) + sizeof(struct message))
+#define PLAIN_DATAGRAM_END (PLAIN_TRANSPORT + DATAGRAM_BYTES)
+
+/* Read and write 8 bytes of the frame as two words of 4 bytes: only these are aligned, if the IP header is. */
+static __always_inline __u64 read_word(const void *at)
+{
+    __u32 low, high;
+
+    __builtin_memcpy(&low, __builtin_assume_aligned(at, sizeof(low)), sizeof(low));
+    __builtin_memcpy(&high, __builtin_assume_aligned(at + sizeof(low), sizeof(high)), sizeof(high));
+    return (__u64)high << 32 | low;
+}
+
+static __always_inline void write_word(void *at, __u64 word)
+{
+    __u32 low = word, high = word >> 32;
+
+    __builtin_memcpy(__builtin_assume_aligned(at, sizeof(low)), &low, sizeof(low));
+    __builtin_memcpy(__builtin_assume_aligned(at + sizeof(low), sizeof(high)), &high, sizeof(high));
+}
+
 /* Whether the headers have their least lengths, and no VLAN tag precedes them. */
 static __always_inline bool has_plain_headers(const struct packet *packet)
 {

@@ -106,32 +106,53 @@ struct choice {
     __u32 first; /* id at which the scan begins */
     __u32 last;  /* highest id; after it the scan continues at 1 */
     __u32 sender;
+    __u32 service;
+    __u32 id; /* that is compared: here, because each copy of compare_owner() would need a place on the stack */
     __u32 best; /* server id; 0: none found */
 };
 
-/* Called by bpf_loop() for each id: the owner becomes `best` if it has room and less load than the best so far. */
-static long compare_owner(__u64 index, struct choice *choice)
+/* The owner becomes `best` if it has room and less load than the best so far. Its server is looked at last, because most
+ * owners are not better. `position`: its place in the scan, from 0 on. */
+static __always_inline void compare_owner(struct choice *choice, __u32 position)
 {
-    __u32 id = choice->first + (__u32)index;
+    __u32 id = choice->first + position;
     struct server *server;
     struct owner *owner;
     __u64 load, weight;
 
+    if (position >= choice->last)
+        return;
     if (id > choice->last)
         id -= choice->last;
-    owner = bpf_map_lookup_elem(&owners, &id);
-    if (!owner || id == choice->sender || !owner->term || owner->service != choice->place->number ||
+    choice->id = id;
+    owner = bpf_map_lookup_elem(&owners, &choice->id);
+    if (!owner || id == choice->sender || !owner->term || owner->service != choice->service ||
         !owner->free_places || !owner->weight || is_silent(&choice->at, owner))
-        return 0;
-    server = server_of(id);
-    if (!server || !may_own_at(choice->place, server->port))
-        return 0;
+        return;
     load = owner->load;
     weight = owner->weight;
-    if (!choice->best || load * choice->weight < choice->load * weight) {
-        choice->best = id;
-        choice->load = load;
-        choice->weight = weight;
+    if (choice->best && load * choice->weight >= choice->load * weight)
+        return;
+    server = bpf_map_lookup_elem(&servers, &choice->id);
+    if (!server || !server->is_configured || !may_own_at(choice->place, server->port))
+        return;
+    choice->best = id;
+    choice->load = load;
+    choice->weight = weight;
+}
+
+/* Owners that one call of compare_owners() compares: a call takes longer than the comparison of two owners. */
+#define OWNERS_AT_ONCE 8
+
+/* Called by bpf_loop() for each group of OWNERS_AT_ONCE ids. */
+static long compare_owners(__u64 group, struct choice *choice)
+{
+#pragma clang loop unroll(full)
+    for (__u32 at = 0; at < OWNERS_AT_ONCE; at++) {
+        /* Keeps the compiler from computing the addresses for all copies first: they would fill the stack. */
+        barrier_var(choice);
+        barrier_var(group);
+        compare_owner(choice, (__u32)group * OWNERS_AT_ONCE + at);
     }
     return 0;
 }
@@ -149,12 +170,13 @@ __noinline __u32 least_loaded(const struct place *place, __u32 sender, __u64 now
     if (!place || !config || !state || !config->server_last)
         return 0;
     choice.at = liveness_at(now);
+    choice.service = place->number;
     choice.last = config->server_last;
     choice.first = 1 + state->rotation % (SERVERS_MAX - 1);
     if (choice.first > choice.last)
         choice.first = 1;
     /* A loop would need CAP_PERFMON: without it the verifier does not track a loop's counter. */
-    bpf_loop(choice.last, compare_owner, &choice, 0);
+    bpf_loop((choice.last + OWNERS_AT_ONCE - 1) / OWNERS_AT_ONCE, compare_owners, &choice, 0);
     return choice.best;
 }
 

@@ -18,6 +18,13 @@ struct settings {
     __u8 is_host;        /* for the loader, which refuses pinned maps of the other mode */
     __u8 local;          /* id of the local server, in host mode; 0: not configured */
     __u8 zero[6];
+    struct address control_address; /* that of the first control endpoint; `own_addresses` has the others, too */
+};
+
+/* The port of an interface, in the element that the low bits of the interface's index name. Empty: zero. */
+struct interface_slot {
+    __u32 index;
+    __u32 number; /* the port's, plus 1 */
 };
 
 struct port {
@@ -281,6 +288,8 @@ ARRAY(settings, 1, struct settings);
 ARRAY(shared, 1, struct shared);
 /* Port number by the interface's index. */
 HASH(interfaces, INTERFACES_MAX, __u32, __u32);
+/* The same, for a look-up without a call: the program looks into `interfaces` only if the element has another interface. */
+ARRAY(interface_slots, INTERFACE_SLOTS, struct interface_slot);
 ARRAY(ports, PORTS_MAX, struct port);
 HASH(stations, STATIONS_MAX, struct station_key, struct station);
 HASH(own_addresses, OWN_ADDRESSES_MAX, struct address, struct own_address);
@@ -335,12 +344,13 @@ struct {
     __type(value, struct too_long);
 } error_scratch SEC(".maps");
 
+/* The key of an array's only element. Not on the stack, where each use would take a place. */
+static const __u32 only_index;
+
 /* The only element of an array. It is never NULL, but callers must check: the verifier cannot know that. */
 static __always_inline void *only(void *map)
 {
-    __u32 index = 0;
-
-    return bpf_map_lookup_elem(map, &index);
+    return bpf_map_lookup_elem(map, &only_index);
 }
 
 static __always_inline struct server *server_of(__u32 id)

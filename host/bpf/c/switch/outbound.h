@@ -20,19 +20,31 @@ static __always_inline bool is_its_mac(const struct frame *frame, const struct m
     return IS_EGRESS || same_mac(&frame->source, mac);
 }
 
+static __always_inline void read_outbound(const struct flow *flow, const struct frame *frame, struct outbound *view)
+{
+    view->original = flow->original_mac;
+    view->is_owners = is_its_mac(frame, &flow->owner_mac) &&
+                      same_address(&frame->packet.source, &flow->owner_address) &&
+                      frame->packet.source_port == flow->owner_port;
+}
+
 static __always_inline bool look_outbound(struct flow *flow, const struct flow_key *key,
                                           const struct frame *frame, struct outbound *view)
 {
+    __u64 generation;
     bool found;
 
+    if (begin_reading(flow, key, &generation)) {
+        read_owned_standing(&view->standing, flow, generation);
+        read_outbound(flow, frame, view);
+        if (end_reading(flow, generation))
+            return true;
+    }
     bpf_spin_lock(&flow->lock);
     found = is_present(flow, key);
     if (found) {
         read_standing(&view->standing, flow);
-        view->original = flow->original_mac;
-        view->is_owners = is_its_mac(frame, &flow->owner_mac) &&
-                          same_address(&frame->packet.source, &flow->owner_address) &&
-                          frame->packet.source_port == flow->owner_port;
+        read_outbound(flow, frame, view);
     }
     bpf_spin_unlock(&flow->lock);
     return found;

@@ -8,12 +8,14 @@
 
 /* Version of the keys and values of all maps. Increase it with every change: a loader refuses pinned maps of
  * another version. */
-#define LAYOUT_VERSION 4
+#define LAYOUT_VERSION 5
 
 /* Ports: their numbers are bits of a 64-bit set (may_own_ports). */
 #define PORTS_MAX 64
 /* Twice the ports, because indexes of removed interfaces stay until their port is attached again. */
 #define INTERFACES_MAX 128
+/* Elements of the map `interface_slots`: a power of two. */
+#define INTERFACE_SLOTS 256
 /* The port of the switch's daemon. Its messages come in through BPF_PROG_TEST_RUN; it has no interface. */
 #define PORT_DAEMON 63
 /* The port of a host's local server. Its messages come in like the daemon's. In gateway mode a port like others. */

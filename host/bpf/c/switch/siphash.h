@@ -30,7 +30,7 @@
         v0 ^= (word);                                                                                      \
     } while (0)
 
-__noinline __u64 message_tag(const struct message *message, __u64 key0, __u64 key1)
+static __always_inline __u64 message_tag(const struct message *message, __u64 key0, __u64 key1)
 {
     const __u8 *bytes = (const __u8 *)message;
     __u64 v0 = key0 ^ 0x736f6d6570736575ULL;

@@ -8,6 +8,11 @@
  *   the lock, so that no reader sees half of an insertion.
  * - Before a CPU deletes an entry, it marks the entry STATE_ENDED under the lock, if the entry is still as the CPU has
  *   read it. So only one CPU deletes an entry, and no entry that has changed meanwhile is deleted.
+ * - An owned entry without flags, as most are, is read without the lock: the lock costs more than all else that a packet
+ *   does with an entry. A change stores generation 0 first and the new generation last, and a reader takes what it has read
+ *   only if state and generation are the same before and after. No owned entry returns to an earlier generation: each change
+ *   to `owned` has a new one. A deleted element is STATE_ENDED, or has another generation. Otherwise the reader takes the
+ *   lock. (`last_packet` may change meanwhile. Flags change without a new generation; with them, the reader takes the lock.)
  * - No BPF helper function may be called under a lock. Whether servers are alive is therefore decided on a copy (struct
  *   standing), before the change.
  */
@@ -25,6 +30,65 @@ static __always_inline bool is_unchanged(const struct flow *flow, const struct f
                                          __u64 generation)
 {
     return flow->state == state && flow->generation == generation && same_key(&flow->key, key);
+}
+
+/* Orders accesses to memory before and after it, where the processor would reorder two reads or two writes. */
+static __always_inline void order(void)
+{
+#ifdef __TARGET_ARCH_x86
+    barrier(); /* for the compiler; the processor keeps the order */
+#else
+    __u64 word = 0;
+
+    __sync_fetch_and_add(&word, 1);
+    barrier_var(word);
+#endif
+}
+
+/* Begins to read an entry without its lock; false if the caller must take the lock. */
+static __always_inline bool begin_reading(const struct flow *flow, const struct flow_key *key, __u64 *generation)
+{
+    *generation = *(volatile const __u64 *)&flow->generation;
+    order();
+    return *generation && *(volatile const __u8 *)&flow->state == STATE_OWNED &&
+           !*(volatile const __u8 *)&flow->flags && same_key(&flow->key, key);
+}
+
+/* Whether the entry was the same while it was read. The state first: a reused element has another generation by the time it
+ * is owned again. */
+static __always_inline bool end_reading(const struct flow *flow, __u64 generation)
+{
+    __u8 state;
+
+    order();
+    state = *(volatile const __u8 *)&flow->state;
+    order();
+    return state == STATE_OWNED && *(volatile const __u64 *)&flow->generation == generation;
+}
+
+/* Encloses, under the lock, a change of what is read without the lock. */
+static __always_inline void begin_change(struct flow *flow)
+{
+    *(volatile __u64 *)&flow->generation = 0;
+    order();
+}
+
+static __always_inline void end_change(struct flow *flow, __u64 generation)
+{
+    order();
+    *(volatile __u64 *)&flow->generation = generation;
+}
+
+/* The standing of an entry that is read without the lock. */
+static __always_inline void read_owned_standing(struct standing *at, const struct flow *flow, __u64 generation)
+{
+    *at = (struct standing){
+        .generation = generation,
+        .last_packet = *(volatile const __u64 *)&flow->last_packet,
+        .owner = {.term = flow->owner_term, .server = flow->owner},
+        .original = flow->original,
+        .state = STATE_OWNED,
+    };
 }
 
 /* Reads from the last cache line of an entry only what its state needs. */
@@ -120,11 +184,11 @@ static __always_inline bool is_orphan(const struct standing *at, __u8 state, __u
     return at->owner.server != at->original && state != STATE_HELD && !is_alive(&at->owner, now);
 }
 
-/* Whether settle() may have something to do. A quick answer, no for most packets of flows that have not moved. */
+/* Whether settle() may have something to do. Without a call, because most packets of flows have nothing to settle. */
 static __always_inline bool may_be_due(const struct standing *at, __u64 now)
 {
-    return at->state != STATE_OWNED || at->owner.server != at->original || (at->flags & RESET_OWNER) ||
-           (at->flags & FIN_BOTH) == FIN_BOTH || since(now, at->last_packet) >= AFTER_RETURN_NS;
+    return at->state != STATE_OWNED || (at->flags & RESET_OWNER) || (at->flags & FIN_BOTH) == FIN_BOTH ||
+           since(now, at->last_packet) >= AFTER_RETURN_NS || is_orphan(at, STATE_OWNED, now);
 }
 
 /* Counts an entry of a service, before it is created; false if the service has as many as it may have. */
@@ -214,6 +278,7 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
         return true;
     bpf_spin_lock(&flow->lock);
     if (is_unchanged(flow, key, at->state, at->generation)) {
+        begin_change(flow);
         if (orphan) {
             flow->owner_address = key->service;
             flow->owner_port = key->service_port;
@@ -222,8 +287,8 @@ __noinline int settle(const struct flow_key *key, const struct standing *at, __u
             flow->owner_term = 0;
         }
         flow->state = STATE_OWNED;
-        flow->generation = generation;
         flow->repeat_generation = orphan ? REPEAT_NONE : at->generation;
+        end_change(flow, generation);
     }
     bpf_spin_unlock(&flow->lock);
     return true;
@@ -263,9 +328,24 @@ static __always_inline void clear_target(struct entry *entry)
 static __always_inline bool copy(struct flow *flow, const struct flow_key *key, struct entry *entry,
                                  struct standing *at)
 {
+    __u64 seen;
     bool found;
 
     entry->key = *key;
+    if (begin_reading(flow, key, &seen)) {
+        read_owned_standing(at, flow, seen);
+        read_owner(flow, &entry->owner);
+        clear_target(entry);
+        entry->state = STATE_OWNED;
+        entry->flags = 0;
+        entry->service = flow->service;
+        entry->generation = seen;
+        entry->repeat_generation = flow->repeat_generation;
+        entry->original.server = flow->original;
+        entry->original.mac = flow->original_mac;
+        if (end_reading(flow, seen))
+            return true;
+    }
     bpf_spin_lock(&flow->lock);
     found = is_present(flow, key);
     if (found) {
@@ -299,8 +379,8 @@ static __always_inline bool commit(struct flow *flow, const struct entry *entry,
     bpf_spin_lock(&flow->lock);
     unchanged = is_unchanged(flow, &entry->key, state, generation);
     if (unchanged) {
+        begin_change(flow);
         flow->state = entry->state;
-        flow->generation = entry->generation;
         flow->repeat_generation = entry->repeat_generation;
         flow->deadline = entry->deadline;
         write_target(flow, &entry->target);
@@ -309,6 +389,7 @@ static __always_inline bool commit(struct flow *flow, const struct entry *entry,
             write_owner(flow, &entry->owner);
             flow->flags &= ~RESET_OWNER;
         }
+        end_change(flow, entry->generation);
     }
     bpf_spin_unlock(&flow->lock);
     return unchanged;

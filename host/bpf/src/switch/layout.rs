@@ -8,7 +8,7 @@ use spillway_rules::{Address, Endpoint, Mode, PortId, ServerId, ServiceId};
 use spillway_wire::packet::ethernet::Mac;
 
 /// `LAYOUT_VERSION` in `c/switch/settings.h`.
-pub(super) const LAYOUT_VERSION: u32 = 4;
+pub(super) const LAYOUT_VERSION: u32 = 5;
 /// `PORT_NONE` in `c/switch/settings.h`: the port of an address that is a server's, but no configured station's.
 pub(super) const PORT_NONE: u8 = 255;
 /// The key of an array's only element, or of its first one.
@@ -117,9 +117,29 @@ pub(super) fn index(value: &[u8]) -> Option<u32> {
     value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
+/// The key of an interface's element in the map `interface_slots`.
+pub(super) fn interface_slot_key(index: u32) -> [u8; 4] {
+    /// `INTERFACE_SLOTS` in `c/switch/settings.h`.
+    const INTERFACE_SLOTS: u32 = 256;
+    (index % INTERFACE_SLOTS).to_ne_bytes()
+}
+
+/// `struct interface_slot`; without a port the empty one.
+pub(super) fn interface_slot(content: Option<(u32, PortId)>) -> Vec<u8> {
+    let (index, number) = content.map_or((0, 0), |(index, port)| (index, u32::from(port.number()) + 1));
+    Writer::new().u32(index).u32(number).finish(8)
+}
+
+/// Whether an element of `interface_slots` has the interface of this index.
+pub(super) fn is_slot_of(slot: &[u8], index: u32) -> bool {
+    slot.get(..4) == Some(&index.to_ne_bytes())
+}
+
 /// `struct settings`.
 pub(super) struct Settings {
     pub(super) control_port: u16,
+    /// The address of the first control endpoint; zero without one.
+    pub(super) control_address: Address,
     pub(super) server_last: u8,
     pub(super) epoch: u64,
     pub(super) owner_timeout_ns: u64,
@@ -129,7 +149,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    const BYTES: usize = 32;
+    const BYTES: usize = 48;
 
     pub(super) fn value(&self) -> Vec<u8> {
         Writer::new()
@@ -141,6 +161,7 @@ impl Settings {
             .u8(self.is_host.into())
             .u8(self.local)
             .bytes(&[0; 6])
+            .bytes(&self.control_address.0)
             .finish(Settings::BYTES)
     }
 
@@ -309,6 +330,7 @@ mod tests {
     fn a_foreign_layout_is_recognized_by_its_first_bytes() {
         let ours = Settings {
             control_port: 1,
+            control_address: Address::ZERO,
             server_last: 2,
             epoch: 3,
             owner_timeout_ns: 4,

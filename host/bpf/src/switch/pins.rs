@@ -26,10 +26,11 @@ pub(super) const NEXT_PROGRAM: &str = "next_program";
 /// The directory beside the pins that the process of this program locks.
 pub(super) const NEXT_PROGRAM_LOCK: &str = "next-program";
 /// The maps that are pinned: all but the constants and the program's working memory (`scratch` and `error_scratch`).
-const MAPS: [&str; 16] = [
+const MAPS: [&str; 17] = [
     "settings",
     "shared",
     "interfaces",
+    "interface_slots",
     "ports",
     "stations",
     "own_addresses",

@@ -84,6 +84,8 @@ impl From<PinError> for PortError {
 #[derive(Debug)]
 pub(super) struct Ports {
     interfaces: Map,
+    /// The same as `interfaces`, for a faster look-up. It never has an interface that `interfaces` lacks.
+    interface_slots: Map,
     egress: Map,
     links: BTreeMap<PortId, Link>,
     /// Ports that have lost their links, until [`release_lost`](Ports::release_lost) returns them.
@@ -96,8 +98,15 @@ pub(super) struct Ports {
 impl Ports {
     /// `filter`: the program at the egress of the interfaces, in host mode.
     pub(super) fn of(object: &Object, filter: Option<Egress>, pins: Option<Pins>) -> Result<Ports, BpfError> {
-        let (interfaces, egress) = (Map::of(object, "interfaces")?, Map::of(object, "egress")?);
-        Ok(Ports { interfaces, egress, links: BTreeMap::new(), lost: BTreeMap::new(), filter, pins })
+        Ok(Ports {
+            interfaces: Map::of(object, "interfaces")?,
+            interface_slots: Map::of(object, "interface_slots")?,
+            egress: Map::of(object, "egress")?,
+            links: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            filter,
+            pins,
+        })
     }
 
     /// Makes frames of this interface index arrive at the daemon's port.
@@ -118,8 +127,34 @@ impl Ports {
         self.add(run::test_interface(PortId::DAEMON), PortId::DAEMON)
     }
 
+    /// Makes the frames of an interface arrive at a port. Values that are right are not written.
     fn add(&self, interface: u32, port: PortId) -> Result<(), BpfError> {
-        self.interfaces.set(&interface.to_ne_bytes(), &key(port))
+        let index = interface.to_ne_bytes();
+        if self.interfaces.value(&index, MapFlags::ANY)?.as_deref() != Some(&key(port)) {
+            self.clear_slot(interface)?;
+            self.interfaces.set(&index, &key(port))?;
+        }
+        let (at, slot) =
+            (layout::interface_slot_key(interface), layout::interface_slot(Some((interface, port))));
+        let present = self.interface_slots.value(&at, MapFlags::ANY)?.unwrap_or_default();
+        // Of two interfaces with one slot the first one has it.
+        if present == layout::interface_slot(None) { self.interface_slots.set(&at, &slot) } else { Ok(()) }
+    }
+
+    /// Makes the frames of an interface arrive at no port.
+    fn remove_interface(&self, interface: u32) -> Result<(), BpfError> {
+        self.clear_slot(interface)?;
+        self.interfaces.remove(&interface.to_ne_bytes())
+    }
+
+    /// Empties the slot of an interface, if it is this interface's.
+    fn clear_slot(&self, interface: u32) -> Result<(), BpfError> {
+        let at = layout::interface_slot_key(interface);
+        let present = self.interface_slots.value(&at, MapFlags::ANY)?.unwrap_or_default();
+        if layout::is_slot_of(&present, interface) {
+            self.interface_slots.set(&at, &layout::interface_slot(None))?;
+        }
+        Ok(())
     }
 
     /// Takes the pinned links over, with the programs that they have. Links without an interface in this network namespace
@@ -281,8 +316,8 @@ impl Ports {
             let port = self.interfaces.value(&index, MapFlags::ANY)?;
             let is_right =
                 |(one, at): (&PortId, &u32)| port.as_deref() == Some(&key(*one)) && index == at.to_ne_bytes();
-            if !open.iter().any(is_right) {
-                self.interfaces.remove(&index)?;
+            if let (false, Some(interface)) = (open.iter().any(is_right), layout::index(&index)) {
+                self.remove_interface(interface)?;
             }
         }
         open_ports().filter(|port| !open.contains_key(port)).try_for_each(|port| self.close_egress(port))?;
@@ -299,11 +334,7 @@ impl Ports {
         if port != PortId::DAEMON && self.leads_to(port)? != Some(index) {
             self.egress.set(&key(port), &index.to_ne_bytes())?;
         }
-        let index = index.to_ne_bytes();
-        if self.interfaces.value(&index, MapFlags::ANY)?.as_deref() != Some(&key(port)) {
-            self.interfaces.set(&index, &key(port))?;
-        }
-        Ok(())
+        self.add(index, port)
     }
 
     /// Attaches the program to the interface of a port, and opens the port.
@@ -341,8 +372,9 @@ impl Ports {
         self.close_egress(port)?;
         let keys: Vec<_> = self.interfaces.handle().keys().collect();
         for interface in keys {
-            if self.interfaces.value(&interface, MapFlags::ANY)?.as_deref() == Some(&key(port)) {
-                self.interfaces.remove(&interface)?;
+            let is_ports = self.interfaces.value(&interface, MapFlags::ANY)?.as_deref() == Some(&key(port));
+            if let (true, Some(index)) = (is_ports, layout::index(&interface)) {
+                self.remove_interface(index)?;
             }
         }
         Ok(())

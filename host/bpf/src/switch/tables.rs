@@ -112,8 +112,10 @@ impl Tables {
 
     /// What [`maps`](Self::maps) contain for a configuration.
     fn wanted(&self, config: &Config, epoch: u64) -> [Entries; 8] {
+        let control = config.control.first();
         let settings = Settings {
-            control_port: config.control.first().map_or(0, |endpoint| endpoint.port()),
+            control_port: control.map_or(0, |endpoint| endpoint.port()),
+            control_address: control.map_or(Address::ZERO, |endpoint| Address(endpoint.address())),
             server_last: config.servers.iter().map(|server| server.id.0).max().unwrap_or(0),
             epoch,
             owner_timeout_ns: u64::try_from(config.owner_timeout.as_nanos()).unwrap_or(u64::MAX),
