@@ -31,6 +31,10 @@ const POLICY_CONNECTIONS: usize = 32;
 /// Connections that the proactive policy balances, and the time of a request: a server is overloaded by a few of them.
 const PROACTIVE_CONNECTIONS: u64 = 60;
 const WORK: &str = "500us";
+/// Processes of curl that run at the same time, the requests of each, and the moves after which no further ones start.
+const CURLS: usize = 8;
+const CURL_REQUESTS: usize = 2_000;
+const CURL_MOVES: u64 = 100;
 
 #[test]
 fn connections_move_back_and_forth_under_load_and_nothing_is_lost() {
@@ -178,6 +182,57 @@ fn the_proactive_policy_alone_relieves_an_overloaded_server_and_nothing_is_lost(
         moves("moved"),
         figures.requests
     );
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
+/// The connections of curl move back and forth between two requests. Each curl sends all of its requests on one connection.
+#[test]
+fn curl_gets_all_responses_on_one_connection_that_moves() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start(&scene, "http");
+    let curl = |name: &str, arguments: &[&str]| {
+        let options = ["--silent", "--show-error", "--max-time", "60"];
+        scene.client.spawn(&Launch::new("curl").args(options).args(arguments).name(name)).unwrap()
+    };
+    let url = |path: &str| format!("http://{}/{path}", scene.service());
+    let moved = || ["a", "b"].map(|name| servers.status(name)["moves"]["moved"].as_u64().unwrap());
+    let (mut started, mut from, mut to) = (0, "a", "b");
+    while moved().iter().sum::<u64>() < CURL_MOVES {
+        let start = |number: usize| {
+            let report = ["--write-out", " %{http_code} %{num_connects}\\n"];
+            let urls = url(&format!("{number}/[1-{CURL_REQUESTS}]"));
+            let arguments = [&report[..], &[urls.as_str()]].concat();
+            (number, curl(&format!("curl-{number}"), &arguments))
+        };
+        let mut curls: Vec<_> = (started..started + CURLS).map(start).collect();
+        started += CURLS;
+        while curls.iter_mut().any(|(_, curl)| curl.exit_status().is_none()) {
+            // A connection that has ended meanwhile does not move.
+            servers.command(from, &["move", "http", "--all", "--to", to]);
+            (from, to) = (to, from);
+        }
+        for (number, mut curl) in curls {
+            let ended = curl.wait(PATIENCE).expect("curl has ended");
+            assert!(ended.success(), "{ended}: {}", curl.stderr().unwrap());
+            let line = |request: usize| format!("/{number}/{request} 200 {}\n", u8::from(request == 1));
+            let expected: String = (1..=CURL_REQUESTS).map(line).collect();
+            assert_eq!(curl.stdout().unwrap(), expected, "curl {number}");
+        }
+    }
+    let moves = moved().iter().sum::<u64>();
+    println!("{moves} moves, {} requests", started * CURL_REQUESTS);
+    let long = format!("Long: {}", "x".repeat(10_000));
+    for (refused, arguments) in [("501", ["--data", "body"]), ("431", ["--header", &long])] {
+        let report = ["--output", "/dev/null", "--write-out", "%{http_code}"];
+        let url = url("refused");
+        let mut curl = curl(refused, &[&report[..], &arguments, &[url.as_str()]].concat());
+        assert!(curl.wait(PATIENCE).unwrap().success(), "{}", curl.stderr().unwrap());
+        assert_eq!(curl.stdout().unwrap(), refused);
+    }
+    servers.check_moves(usize::try_from(moves).unwrap());
     servers.stop();
     terminate(daemon);
     scene.close();

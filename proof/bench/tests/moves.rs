@@ -9,6 +9,7 @@ use std::time::Duration;
 use spillway_bench::experiments::moves::{load, migration};
 use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
+use spillway_load::config::ProtocolKind;
 use support::{assert_complete, programs};
 
 fn effort() -> migration::Effort {
@@ -66,7 +67,7 @@ fn load_with_policies_and_forced_moves_completes_with_all_rows() {
     };
     let effort = load::Effort {
         rounds: 1,
-        servers: vec![2],
+        scenes: vec![(ProtocolKind::Memcached, 2), (ProtocolKind::Http, 2)],
         course: Duration::from_millis(500),
         forced: Duration::from_millis(300),
         delays: vec![Duration::ZERO, Duration::from_micros(500)],
@@ -75,7 +76,10 @@ fn load_with_policies_and_forced_moves_completes_with_all_rows() {
     let mut output = Vec::new();
     let results = load::run_with(&Setting::new(programs), &effort, &[], &mut output).unwrap();
     assert_complete(&results, &output, &["p99_us", "moves", "knee_us"]);
-    for ratio in ["p99_proactive_over_none_skew_2_servers", "moves_proactive_over_reactive_steps_2_servers"] {
+    for ratio in [
+        "p99_proactive_over_none_memcached_skew_2_servers",
+        "moves_proactive_over_reactive_http_steps_2_servers",
+    ] {
         assert!(results.ratios.iter().any(|found| found.name == ratio), "no ratio {ratio}");
     }
     let forced =

@@ -28,6 +28,7 @@ enum Command {
     Attack(commands::attack::Args),
     Echo(commands::echo::Args),
     Kv(commands::kv::Args),
+    Http(commands::http::Args),
     #[command(hide = true)]
     StackWork(commands::stack_work::Args),
     #[command(hide = true)]
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Load(args) => commands::load::run(*args),
         Command::Attack(args) => commands::attack::run(&args),
         Command::Echo(args) => commands::echo::run(args),
+        Command::Http(args) => commands::http::run(&args),
         Command::Kv(args) => commands::kv::run(&args),
         Command::StackWork(args) => commands::stack_work::run(&args),
         Command::SwitchAnswers(args) => commands::switch_answers::run(&args),

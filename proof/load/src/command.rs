@@ -113,7 +113,7 @@ pub struct Args {
     /// Length of a key in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 32)]
     key_size: usize,
-    /// Length of a value, or of an echo's payload, in bytes
+    /// Length of a value, of an echo's payload, or of the target of an HTTP request, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     value_size: usize,
     /// Exponent of the keys' popularity; 0 makes all keys equally likely
@@ -169,6 +169,7 @@ enum Protocol {
     Memcached,
     Redis,
     Echo,
+    Http,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -299,6 +300,7 @@ fn config(args: Args) -> Result<Config, Error> {
             Protocol::Memcached => ProtocolKind::Memcached,
             Protocol::Redis => ProtocolKind::Redis,
             Protocol::Echo => ProtocolKind::Echo,
+            Protocol::Http => ProtocolKind::Http,
         },
         connections: args.connections,
         threads: args.threads,

@@ -33,12 +33,14 @@ pub enum ProtocolKind {
     Redis,
     /// Payloads that the server sends back.
     Echo,
+    /// HTTP/1.1, GET of targets that the server sends back as the body.
+    Http,
 }
 
 impl ProtocolKind {
     /// Whether requests read and write keys.
     pub fn has_keys(self) -> bool {
-        self != ProtocolKind::Echo
+        matches!(self, ProtocolKind::Memcached | ProtocolKind::Redis)
     }
 }
 
@@ -48,6 +50,7 @@ impl fmt::Display for ProtocolKind {
             ProtocolKind::Memcached => "memcached",
             ProtocolKind::Redis => "redis",
             ProtocolKind::Echo => "echo",
+            ProtocolKind::Http => "http",
         })
     }
 }

@@ -28,15 +28,25 @@ fn fill_within<D: Dialect>(
     timeout: Duration,
 ) -> Result<(), Error> {
     let stream = TcpStream::connect_timeout(&server, timeout)
-        .and_then(|stream| {
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(timeout))?;
-            stream.set_write_timeout(Some(timeout))?;
-            Ok(stream)
-        })
         .map_err(|e| Error::server(server, format!("cannot connect to fill the key space: {e}")))?;
-    let input = BufReader::with_capacity(1 << 16, &stream);
-    let mut filler = Filler { server, timeout, input, output: &stream };
+    fill_over::<D>(&stream, (server, timeout), space, keys, set)
+}
+
+/// As [`fill`], over a connection to `server`. A read or a write may take `timeout`.
+pub fn fill_over<D: Dialect>(
+    stream: &TcpStream,
+    (server, timeout): (SocketAddr, Duration),
+    space: &Space,
+    keys: u32,
+    set: bool,
+) -> Result<(), Error> {
+    stream
+        .set_nodelay(true)
+        .and_then(|()| stream.set_read_timeout(Some(timeout)))
+        .and_then(|()| stream.set_write_timeout(Some(timeout)))
+        .map_err(|e| Error::server(server, format!("cannot prepare to fill the key space: {e}")))?;
+    let input = BufReader::with_capacity(1 << 16, stream);
+    let mut filler = Filler { server, timeout, input, output: stream };
     if set {
         filler.exchange(space, keys, "set", |key, request, reply| {
             D::push_set(space, key, 0, request);

@@ -1,6 +1,7 @@
 //! Protocols: the requests that the generator sends, and the check of their replies.
 
 pub mod echo;
+pub mod http;
 pub mod memcached;
 pub mod redis;
 pub mod store;
@@ -10,7 +11,7 @@ use crate::random::{Random, mix};
 /// A drawn request, which may wait in the client before it is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The key (memcached, redis) or the payload's number (echo).
+    /// The key (memcached, redis) or the request's number (echo, HTTP).
     pub key: u32,
     /// Whether the request changes the server's data.
     pub write: bool,

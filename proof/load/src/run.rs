@@ -42,7 +42,7 @@ pub fn run(config: &Config, run_io: RunIo) -> Result<Report, Error> {
         match config.protocol {
             ProtocolKind::Memcached => fill::<Text>(config.server, &config.space(), config.keys, set)?,
             ProtocolKind::Redis => fill::<Resp>(config.server, &config.space(), config.keys, set)?,
-            ProtocolKind::Echo => {}
+            ProtocolKind::Echo | ProtocolKind::Http => {}
         }
     }
     let steering_wake = Arc::new(wake_fd()?);

@@ -24,7 +24,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// `command`: `echo` or `kv`, which is also the service's name in orders.
+    /// `command`: `echo`, `kv` or `http`, which is also the service's name in orders.
     pub fn start(scene: &Scene, command: &str) -> Servers {
         Servers::start_with_policy(scene, command, "none", &[])
     }

@@ -1,12 +1,10 @@
 //! `spillway-lab echo`: the server of experiments without an application.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::ValueEnum;
-use spillway_values::parse_duration;
 
-use crate::servers::{Echo, WorkingEcho, XdpArgs, run as run_on_stack};
+use crate::servers::{Echo, XdpArgs, run as run_on_stack};
 
 /// An echo server for experiments
 ///
@@ -38,11 +36,6 @@ enum Engine {
 struct OnStack {
     #[command(flatten)]
     args: XdpArgs,
-
-    /// Time that each request takes, one after the other: the server waits for it and uses no CPU. A request is a received
-    /// segment
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
-    work: Duration,
 }
 
 pub(crate) fn run(args: Args) -> ExitCode {
@@ -51,12 +44,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Engine::Xdp => {
             let program = std::iter::once("echo".to_owned());
             let options = <OnStack as clap::Parser>::parse_from(program.chain(args.arguments));
-            match options.work {
-                Duration::ZERO => run_on_stack(&options.args, "echo", Echo::default()),
-                work => {
-                    run_on_stack(&options.args, "echo", WorkingEcho::new(work, options.args.export_pause))
-                }
-            }
+            run_on_stack(&options.args, "echo", Echo::default())
         }
     }
 }

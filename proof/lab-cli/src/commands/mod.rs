@@ -6,6 +6,7 @@ pub(crate) mod bench;
 pub(crate) mod clean;
 pub(crate) mod demo;
 pub(crate) mod echo;
+pub(crate) mod http;
 pub(crate) mod kv;
 pub(crate) mod load;
 pub(crate) mod sim;

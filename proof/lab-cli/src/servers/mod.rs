@@ -1,19 +1,26 @@
 //! Servers on the user-level stack, whose connections move between hosts.
 //!
-//! - `echo`: returns what it receives; `working_echo`: the same, with a time for each request; `kv`: memcached's text protocol; both are applications without I/O
-//! - `protocol`, `replies`: the requests of `kv`, and what waits for room in the stack
+//! All servers are applications without I/O.
+//!
+//! - `echo`: returns what it receives
+//! - `requests`: executes the requests of a `protocol`, which is `memcached` or `http`; `replies`: what waits for room in the
+//!   stack
+//! - `working`: a time for each request of a server
 //! - `run`: options, and the process around an application
 
 mod echo;
-mod kv;
+mod http;
+mod memcached;
 mod protocol;
 mod replies;
+mod requests;
 mod run;
 #[cfg(test)]
 mod test_transport;
-mod working_echo;
+mod working;
 
 pub(crate) use echo::Echo;
-pub(crate) use kv::Kv;
+pub(crate) use http::Http;
+pub(crate) use memcached::Store;
+pub(crate) use requests::RequestServer;
 pub(crate) use run::{XdpArgs, run};
-pub(crate) use working_echo::WorkingEcho;

@@ -7,7 +7,7 @@ const KEPT_BYTES_MAX: usize = 4096;
 
 /// Replies of one connection that wait for room in the stack.
 #[derive(Debug, Default)]
-pub(super) struct Replies {
+pub(crate) struct Replies {
     bytes: Vec<u8>,
     /// Bytes at the front that the stack has taken.
     taken: usize,

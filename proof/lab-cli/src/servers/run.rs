@@ -13,6 +13,8 @@ use spillway_stack_server::{
 };
 use spillway_values::parse_duration;
 
+use super::working::Working;
+
 /// Maximum time to write the lines that wait when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -73,12 +75,23 @@ pub(crate) struct XdpArgs {
 
     /// Stop the server's thread for this time after each export, as if exports took longer, for measurements
     #[arg(long, value_name = "TIME", default_value = "0s", requires = "peers", value_parser = parse_duration)]
-    pub(crate) export_pause: Duration,
+    export_pause: Duration,
+
+    /// Time that each request takes, one after the other: the server waits for it and uses no CPU. A request is a received
+    /// segment
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
+    work: Duration,
 }
 
-/// Runs a server until SIGTERM. Prints a line when clients can connect.
+/// Runs a server until SIGTERM. Prints a line when clients can connect. The application must use no attachments.
 pub(crate) fn run<A: Movable + Send + 'static>(args: &XdpArgs, command: &str, application: A) -> ExitCode {
-    let served = start_log().map_err(EngineError::Host).and_then(|()| serve(args, command, application));
+    let served = start_log().map_err(EngineError::Host).and_then(|()| {
+        if args.work.is_zero() {
+            serve(args, command, application)
+        } else {
+            serve(args, command, Working::new(application, args.work, args.export_pause))
+        }
+    });
     let code = served.unwrap_or_else(|error| {
         spillway_daemon::log_line(&format!("spillway-lab {command}: {error}"));
         ExitCode::FAILURE

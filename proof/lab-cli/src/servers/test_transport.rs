@@ -13,6 +13,7 @@ pub(super) struct TestTransport {
     /// The sum of all grants.
     pub(super) granted: u64,
     pub(super) aborted: Vec<Conn>,
+    pub(super) finished: Vec<Conn>,
 }
 
 impl Transport for TestTransport {
@@ -55,7 +56,9 @@ impl Transport for TestTransport {
 
     fn watch_acknowledged(&mut self, _: Conn, _: bool) {}
 
-    fn finish(&mut self, _: Conn) {}
+    fn finish(&mut self, conn: Conn) {
+        self.finished.push(conn);
+    }
 
     fn abort(&mut self, conn: Conn) {
         self.aborted.push(conn);

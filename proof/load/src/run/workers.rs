@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::keys::Keys;
 use crate::protocol::Protocol;
 use crate::protocol::echo::Echo;
+use crate::protocol::http::Http;
 use crate::protocol::memcached::Memcached;
 use crate::protocol::redis::Redis;
 use crate::protocol::store::{Dialect, Store};
@@ -92,16 +93,19 @@ pub(super) fn start_workers<S: Send + 'static, E: Engine>(
                     let protocol: Redis = store(config, &keys, index);
                     spawn(setup, protocol, open)
                 }
-                ProtocolKind::Echo => {
-                    let seed = mix(config.seed) ^ mix(u64::from(config.share.0) << 32 | u64::from(index));
-                    spawn(setup, Echo::new(seed, config.value_size), open)
-                }
+                ProtocolKind::Echo => spawn(setup, Echo::new(seed(config, index), config.value_size), open),
+                ProtocolKind::Http => spawn(setup, Http::new(seed(config, index), config.value_size), open),
             };
             thread
                 .map(|thread| WorkerHandle { messages, wake, thread })
                 .map_err(|e| Error::system("cannot start a thread", e))
         })
         .collect()
+}
+
+/// Seed of a thread's payloads.
+fn seed(config: &Config, index: u32) -> u64 {
+    mix(config.seed) ^ mix(u64::from(config.share.0) << 32 | u64::from(index))
 }
 
 fn store<D: Dialect>(config: &Config, keys: &Keys, index: u32) -> Store<D> {

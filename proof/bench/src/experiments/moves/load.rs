@@ -6,8 +6,8 @@
 //! **Forced moves**: both servers have the same load, and orders move connections to and fro at a fixed rate. After each export
 //! the source stops for a time, as if its moves took longer.
 //!
-//! The servers are echo servers whose requests take a fixed time, for which they wait without using the CPU
-//! (`spillway-lab echo --work`): on a machine with two cores, a server is then overloaded long before a core is.
+//! The servers are key-value and HTTP servers whose requests take a fixed time, for which they wait without using the CPU
+//! (`spillway-lab kv --work`, `http --work`): on a machine with two cores, a server is then overloaded long before a core is.
 
 mod courses;
 mod findings;
@@ -16,6 +16,8 @@ mod generators;
 
 use std::io::Write;
 use std::time::Duration;
+
+use spillway_load::config::ProtocolKind;
 
 use crate::error::Error;
 use crate::experiments::common::rounds::{Rounds, measurement_order, print_line, spoilt_suffix};
@@ -68,8 +70,8 @@ impl Policy {
 pub struct Effort {
     /// Number of rounds.
     pub rounds: usize,
-    /// Numbers of servers.
-    pub servers: Vec<usize>,
+    /// Protocols and numbers of servers of the courses.
+    pub scenes: Vec<(ProtocolKind, usize)>,
     /// Length of a course.
     pub course: Duration,
     /// Length of a measurement with forced moves.
@@ -85,19 +87,20 @@ impl Effort {
     pub fn full() -> Effort {
         Effort {
             rounds: 5,
-            servers: vec![2, 3],
-            course: Duration::from_secs(4),
-            forced: Duration::from_secs(10),
+            scenes: vec![(ProtocolKind::Memcached, 2), (ProtocolKind::Http, 3)],
+            course: Duration::from_secs(3),
+            // 10,000 moves with each delay over all rounds.
+            forced: Duration::from_millis(2_500),
             delays: [0, 50, 100, 200, 300, 500].map(Duration::from_micros).into(),
             connections: CONNECTIONS,
         }
     }
 
-    /// The effort of a quick run: about a minute.
+    /// The effort of a quick run: less than two minutes.
     pub fn quick() -> Effort {
         let time = Duration::from_secs(2);
         let delays = [0, 200, 500].map(Duration::from_micros).into();
-        Effort { rounds: 1, servers: vec![2], course: time, forced: time, delays, ..Effort::full() }
+        Effort { rounds: 1, course: time, forced: time, delays, ..Effort::full() }
     }
 }
 
@@ -168,7 +171,7 @@ impl Bench<'_> {
         machine: &mut Machine,
         out: &mut dyn Write,
     ) -> Result<(), Error> {
-        let all: Vec<Course> = Course::all(&self.effort.servers).collect();
+        let all: Vec<Course> = Course::all(&self.effort.scenes).collect();
         measured.courses = all.iter().map(|course| (*course, Rounds::default())).collect();
         measurement_order(self.effort.rounds, all.len()).try_for_each(|(round, index)| {
             let course = all[index];
@@ -225,7 +228,10 @@ mod tests {
 
     #[test]
     fn each_policy_has_each_course_and_each_delay_both_rates() {
-        assert_eq!(Course::all(&[2, 3]).count(), Policy::ALL.len() * Pattern::ALL.len() * 2);
+        assert_eq!(
+            Course::all(&[(ProtocolKind::Memcached, 2), (ProtocolKind::Http, 3)]).count(),
+            Policy::ALL.len() * Pattern::ALL.len() * 2
+        );
         assert_eq!(Forced::all(&[Duration::ZERO; 6]).count(), 12);
     }
 

@@ -226,6 +226,7 @@ fn measure_veth(
 ) -> Result<(), Error> {
     let (first, second) = (setting.placement.server, setting.placement.clients);
     let options = SiteOptions {
+        command: "echo",
         servers: 2,
         server_cores: [first, second, second],
         clients: 1,

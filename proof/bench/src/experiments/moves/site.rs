@@ -22,7 +22,7 @@ use crate::programs::Programs;
 use crate::stop;
 
 /// The service's name in orders.
-const SERVICE: &str = "echo";
+pub(super) const SERVICE: &str = "service";
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Names of servers; the first is the original owner.
@@ -39,6 +39,8 @@ pub(super) struct SiteOptions {
     pub clients: usize,
     /// Core of the clients and of the switch's daemon.
     pub client_core: usize,
+    /// The command that runs a server: `echo`, `kv` or `http`.
+    pub command: &'static str,
     /// The servers' `policy`.
     pub policy: &'static str,
     /// Further options of the servers.
@@ -94,7 +96,7 @@ impl Site {
         let daemon = start_daemon(&switch, programs, &files)?;
         let servers = hosts
             .into_iter()
-            .map(|(name, host)| Server::start((name, host), programs, &files, &options.arguments))
+            .map(|(name, host)| Server::start((name, host), programs, &files, options))
             .collect::<Result<Vec<_>, _>>()?;
         // The servers' programs have replaced the receive loops of their interfaces.
         switch.prepare_hosts()?;
@@ -178,13 +180,13 @@ impl Server {
         (name, host): (&'static str, Host),
         programs: &Programs,
         files: &files::Files,
-        arguments: &[String],
+        options: &SiteOptions,
     ) -> Result<Server, Error> {
         let socket = files.directory.join(format!("{name}.sock"));
         let key = files.directory.join(format!("{name}.key"));
         let launch = Launch::new(&programs.lab)
             .name(name)
-            .args([SERVICE, "--engine", "xdp", "--interface", host.interface()])
+            .args([options.command, "--engine", "xdp", "--name", SERVICE, "--interface", host.interface()])
             .args(["--service", &files.service.to_string(), "--switch", &files.control.to_string()])
             .arg("--peers")
             .arg(&files.peers)
@@ -192,7 +194,7 @@ impl Server {
             .arg(&key)
             .arg("--socket")
             .arg(&socket)
-            .args(arguments);
+            .args(&options.arguments);
         let mut process = host.spawn(&launch)?;
         wait_until("a server is not ready", || {
             if process.exit_status().is_some() {

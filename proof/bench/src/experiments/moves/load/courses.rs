@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::generators::{Figures, Load, Rates};
+use spillway_load::config::ProtocolKind;
+
+use super::generators::{Figures, Load, Rates, command};
 use super::{Bench, CAPACITY_PER_S, Policy, WORK};
 use crate::error::Error;
 use crate::experiments::moves::site::{Site, SiteOptions};
@@ -40,6 +42,7 @@ impl Pattern {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Course {
+    pub protocol: ProtocolKind,
     pub servers: usize,
     pub pattern: Pattern,
     pub policy: Policy,
@@ -47,15 +50,17 @@ pub(super) struct Course {
 
 impl fmt::Display for Course {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} servers, {}, {}", self.servers, self.pattern.name(), self.policy.name())
+        let Course { protocol, servers, pattern, policy } = self;
+        write!(f, "{protocol}, {servers} servers, {}, {}", pattern.name(), policy.name())
     }
 }
 
 impl Course {
-    pub(super) fn all(servers: &[usize]) -> impl Iterator<Item = Course> {
-        servers.iter().flat_map(|servers| {
+    /// All courses with these protocols and numbers of servers.
+    pub(super) fn all(scenes: &[(ProtocolKind, usize)]) -> impl Iterator<Item = Course> {
+        scenes.iter().flat_map(|&(protocol, servers)| {
             Pattern::ALL.into_iter().flat_map(move |pattern| {
-                Policy::ALL.into_iter().map(move |policy| Course { servers: *servers, pattern, policy })
+                Policy::ALL.into_iter().map(move |policy| Course { protocol, servers, pattern, policy })
             })
         })
     }
@@ -90,6 +95,7 @@ pub(super) fn measure(
         server_cores: [placement.server; 3],
         clients: course.servers,
         client_core: placement.clients,
+        command: command(course.protocol),
         policy: course.policy.name(),
         arguments: vec!["--work".into(), format!("{}us", WORK.as_micros())],
     };
@@ -102,7 +108,7 @@ pub(super) fn measure(
         }
     }
     let length = bench.effort.course;
-    let load = Load::start(bench, &mut site, &course.rates(length), (Some(SKEW), seed))?;
+    let load = Load::start(bench, &mut site, course.protocol, &course.rates(length), (Some(SKEW), seed))?;
     let measured = load.run(bench, &mut site, has_policy, length, |_| Ok(()))?;
     site.close()?;
     Ok(measured)
@@ -114,7 +120,7 @@ mod tests {
 
     #[test]
     fn one_server_is_overloaded_and_all_together_are_not() {
-        for course in Course::all(&[2, 3]) {
+        for course in Course::all(&[(ProtocolKind::Memcached, 2), (ProtocolKind::Http, 3)]) {
             let rates = course.rates(Duration::from_secs(2));
             let first: Vec<f64> = rates.iter().map(|rates| rates.first).collect();
             assert!(first[0] > CAPACITY_PER_S && first[1] < CAPACITY_PER_S / 2.0, "{course}");
@@ -126,7 +132,12 @@ mod tests {
 
     #[test]
     fn steps_make_one_server_after_the_other_hot() {
-        let course = Course { servers: 2, pattern: Pattern::Steps, policy: Policy::None };
+        let course = Course {
+            protocol: ProtocolKind::Http,
+            servers: 2,
+            pattern: Pattern::Steps,
+            policy: Policy::None,
+        };
         let rates = course.rates(Duration::from_millis(1_200));
         let all =
             |rates: &Rates| rates.later.iter().map(|(at, rate)| (at.as_millis(), *rate)).collect::<Vec<_>>();

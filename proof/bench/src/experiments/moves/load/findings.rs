@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use spillway_load::config::ProtocolKind;
+
 use super::courses::{Course, Pattern};
 use super::generators::Figures;
 use super::{Measured, Policy};
@@ -15,7 +17,8 @@ const KNEE: f64 = 2.0;
 pub(super) fn add(measured: &Measured, results: &mut Results) {
     for (course, rounds) in &measured.courses {
         let finish = |row: Row| {
-            row.param("servers", course.servers)
+            row.param("protocol", course.protocol.to_string())
+                .param("servers", course.servers)
                 .param("load", course.pattern.name())
                 .param("policy", course.policy.name())
         };
@@ -48,17 +51,18 @@ fn add_ratios(measured: &Measured, results: &mut Results) {
     let of = |course: Course| {
         measured.courses.iter().find(|(other, _)| *other == course).map(|(_, rounds)| rounds)
     };
-    let mut servers: Vec<usize> = measured.courses.iter().map(|(course, _)| course.servers).collect();
-    servers.dedup();
-    for servers in servers {
+    let scenes = measured.courses.iter().map(|(course, _)| (course.protocol, course.servers));
+    let mut scenes: Vec<(ProtocolKind, usize)> = scenes.collect();
+    scenes.dedup();
+    for (protocol, servers) in scenes {
         for pattern in Pattern::ALL {
-            let rounds = |policy| of(Course { servers, pattern, policy });
+            let rounds = |policy| of(Course { protocol, servers, pattern, policy });
             let (Some(none), Some(reactive), Some(proactive)) =
                 (rounds(Policy::None), rounds(Policy::Reactive), rounds(Policy::Proactive))
             else {
                 continue;
             };
-            let suffix = format!("{}_{servers}_servers", pattern.name());
+            let suffix = format!("{protocol}_{}_{servers}_servers", pattern.name());
             let p99 = |rounds: &Rounds<Figures>| rounds.each(|figures| figures.p99_us);
             let moves = |rounds: &Rounds<Figures>| rounds.each(|figures| figures.moves as f64);
             let name = format!("p99_proactive_over_none_{suffix}");
@@ -125,7 +129,8 @@ mod tests {
 
     #[test]
     fn ratios_compare_policies_of_the_same_course() {
-        let course = |policy| Course { servers: 2, pattern: Pattern::Skew, policy };
+        let protocol = ProtocolKind::Http;
+        let course = |policy| Course { protocol, servers: 2, pattern: Pattern::Skew, policy };
         let measured = Measured {
             courses: vec![
                 (course(Policy::None), rounds(&[(1_000.0, 0); 5])),
@@ -137,8 +142,8 @@ mod tests {
         let mut results = Results::new("migration-load", Machine::default());
         add(&measured, &mut results);
         let ratio = |name: &str| results.ratios.iter().find(|ratio| ratio.name == name).unwrap().median;
-        assert_eq!(ratio("p99_proactive_over_none_skew_2_servers"), Some(0.25));
-        assert_eq!(ratio("moves_proactive_over_reactive_skew_2_servers"), Some(0.25));
+        assert_eq!(ratio("p99_proactive_over_none_http_skew_2_servers"), Some(0.25));
+        assert_eq!(ratio("moves_proactive_over_reactive_http_skew_2_servers"), Some(0.25));
         assert_eq!(results.ratios.len(), 3, "no steps were measured");
         assert!(results.ratios.iter().all(|ratio| ratio.valid));
     }

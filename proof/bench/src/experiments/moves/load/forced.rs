@@ -8,8 +8,9 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use spillway_lab::Host;
+use spillway_load::config::ProtocolKind;
 
-use super::generators::{Figures, Load, Rates};
+use super::generators::{Figures, Load, Rates, command};
 use super::{Bench, CAPACITY_PER_S, WORK};
 use crate::error::Error;
 use crate::experiments::moves::site::{NAMES, Site, SiteOptions};
@@ -20,6 +21,8 @@ use crate::machine::Machine;
 const LOADS: [f64; 2] = [0.75, 0.85];
 /// Time between two moves of one server. The other one moves a connection back at the same time.
 const INTERVAL: Duration = Duration::from_millis(2);
+/// Protocol of clients and servers: the paper's.
+const PROTOCOL: ProtocolKind = ProtocolKind::Http;
 /// State of an open connection in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 
@@ -58,6 +61,7 @@ pub(super) fn measure(
         server_cores: [placement.server; 3],
         clients: 2,
         client_core: placement.clients,
+        command: command(PROTOCOL),
         policy: "none",
         arguments: ["--work", &us(WORK), "--export-pause", &us(forced.delay)].map(str::to_owned).into(),
     };
@@ -65,7 +69,7 @@ pub(super) fn measure(
     site.describe(machine, &options)?;
     let each = Rates { first: forced.rate_per_s / 2.0, later: Vec::new() };
     let length = bench.effort.forced;
-    let load = Load::start(bench, &mut site, &[each.clone(), each], (None, seed))?;
+    let load = Load::start(bench, &mut site, PROTOCOL, &[each.clone(), each], (None, seed))?;
     let measured = load.run(bench, &mut site, false, length, |site| force(site, length))?;
     site.close()?;
     Ok(measured)

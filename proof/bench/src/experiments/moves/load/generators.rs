@@ -1,10 +1,13 @@
 //! Load generators, one for the connections of each server, and the figures of a measurement.
 
 use std::fmt;
-use std::time::Duration;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use spillway_lab::{Host, HostCpu};
-use spillway_load::config::ProtocolKind;
+use spillway_load::config::{Config, ProtocolKind};
+use spillway_load::fill::fill_over;
+use spillway_load::protocol::memcached::Text;
 use spillway_load::report::Report;
 use spillway_stack_server::Override;
 
@@ -18,6 +21,12 @@ use crate::measure::{Snapshot, disturbed, stopped};
 const ATTEMPTS_MAX: usize = 20;
 /// Longest time until the backlog of an overloaded server is served.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// Keys of each generator, which are at all servers: a connection that moves reads those of its server.
+const KEYS: u32 = 1_000;
+const FILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// A policy moves no connection back to a server from which it came within this time, the placement included: before, a server
+/// could not move its own connections to the first one (`MoveLimits::return_min`).
+const RETURN_MIN: Duration = Duration::from_secs(1);
 /// Clients' lag from which on a measurement does not show the servers, in µs.
 const LAG_P99_US_MAX: u64 = 1_000;
 
@@ -57,6 +66,8 @@ pub(super) struct Load {
     /// One for each server, in their order.
     generators: Vec<Generators>,
     placed: u64,
+    /// When the last connections were placed.
+    placed_at: Instant,
 }
 
 impl Load {
@@ -65,10 +76,11 @@ impl Load {
     pub(super) fn start(
         bench: &Bench<'_>,
         site: &mut Site,
+        protocol: ProtocolKind,
         rates: &[Rates],
         (skew, seed): (Option<f64>, u64),
     ) -> Result<Load, Error> {
-        let traffic = Traffic { protocol: ProtocolKind::Echo, skew, ..Traffic::default() };
+        let traffic = Traffic { protocol, skew, ..Traffic::default() };
         let each = bench.effort.connections / rates.len() as u32;
         let mut generators = Vec::new();
         // All clients connect to the first server, so its own connections come last.
@@ -81,7 +93,7 @@ impl Load {
                 helpers_asked: None,
                 threads: 1,
                 connections: each,
-                keys: 1,
+                keys: KEYS,
                 fill: false,
                 seed: 1 + seed * NAMES.len() as u64 + index as u64,
                 rate_per_s: rates.first,
@@ -90,15 +102,18 @@ impl Load {
                 sla: Duration::from_millis(1),
                 pace: Duration::ZERO,
             };
+            if protocol.has_keys() {
+                fill(site, (index, clients.seed))?;
+            }
             let hosts: [Host; 1] = [site.clients[index].clone()];
             generators.push(Generators::start_with(&bench.setting.programs, &hosts, &clients, &traffic)?);
             if index > 0 {
-                place(site, NAMES[index], each as usize)?;
+                place(site, (0, None), NAMES[index], each as usize)?;
             }
         }
         generators.reverse();
         let placed = site.sum(|status| status.moves.moved)?;
-        Ok(Load { generators, placed })
+        Ok(Load { generators, placed, placed_at: Instant::now() })
     }
 
     /// Runs the load for this time, and `work` beside it. Returns the figures, and the reason if they are spoilt.
@@ -122,6 +137,7 @@ impl Load {
             Ok(Snapshot::now(sum(&servers), none, sum(&clients), none, bench.steady.stalled()))
         };
         if has_policy {
+            std::thread::sleep(RETURN_MIN.saturating_sub(self.placed_at.elapsed()));
             for server in site.servers() {
                 server.set_override(Override::Auto)?;
             }
@@ -166,12 +182,46 @@ impl Load {
     }
 }
 
-/// Moves all connections of the first server to another one.
-fn place(site: &mut Site, to: &str, connections: usize) -> Result<(), Error> {
+/// Sets the keys of the clients with this index and seed at all servers, over a connection that moves from one to the next.
+fn fill(site: &mut Site, (index, seed): (usize, u64)) -> Result<(), Error> {
+    let config = Config { seed, ..Config::new(site.service()) };
+    let open = || -> std::io::Result<(SocketAddr, TcpStream)> {
+        let stream = TcpStream::connect_timeout(&config.server, FILL_TIMEOUT)?;
+        Ok((stream.local_addr()?, stream))
+    };
+    let opened = site.clients[index].run_inside(open)?;
+    let (address, stream) =
+        opened.map_err(|cause| Error::System { what: "cannot connect to a server".into(), cause })?;
+    for number in 0..site.servers().len() {
+        if number > 0 {
+            place(site, (number - 1, Some(address)), NAMES[number], 1)?;
+        }
+        fill_over::<Text>(&stream, (config.server, FILL_TIMEOUT), &config.space(), KEYS, true)
+            .map_err(|error| Error::process(error.to_string(), ""))?;
+    }
+    Ok(())
+}
+
+/// The command that runs a server of this protocol.
+pub(super) fn command(protocol: ProtocolKind) -> &'static str {
+    match protocol {
+        ProtocolKind::Http => "http",
+        ProtocolKind::Echo => "echo",
+        ProtocolKind::Memcached | ProtocolKind::Redis => "kv",
+    }
+}
+
+/// Moves connections of a server to another one: that of a client, or all.
+fn place(
+    site: &mut Site,
+    (from, client): (usize, Option<SocketAddr>),
+    to: &str,
+    connections: usize,
+) -> Result<(), Error> {
     let mut moved = 0;
     for _ in 0..ATTEMPTS_MAX {
-        moved += site.servers()[0].migrate(None, to)?.moved;
-        if moved == connections {
+        moved += site.servers()[from].migrate(client, to)?.moved;
+        if moved >= connections {
             return Ok(());
         }
         site.check()?;

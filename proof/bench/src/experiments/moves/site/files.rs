@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use spillway_lab::{Host, Lab, LabSwitch};
 use spillway_wire::packet::ethernet::Mac;
 
+use super::SERVICE;
 use crate::error::Error;
 
 const CONTROL_PORT: u16 = 9_511;
@@ -79,19 +80,19 @@ fn switch_text(name: &str, files: &Files, clients: &[Host], servers: &[(&str, Ho
     let original = servers[0].0;
     let _ = write!(
         text,
-        "[[service]]\nname = \"echo\"\nendpoints = [{{ address = \"{service}\", server = \"{original}\" }}]\n"
+        "[[service]]\nname = \"{SERVICE}\"\nendpoints = [{{ address = \"{service}\", server = \"{original}\" }}]\n"
     );
     for (number, (name, host)) in servers.iter().enumerate() {
         let (port, mac, address) = (host.far_interface(), Mac(host.mac()), host.address());
         let _ = write!(
             text,
-            "[[port]]\ninterface = \"{port}\"\nmay_own = [\"echo\"]\n[[server]]\nname = \"{name}\"\nid = {}\naddress = \
+            "[[port]]\ninterface = \"{port}\"\nmay_own = [\"{SERVICE}\"]\n[[server]]\nname = \"{name}\"\nid = {}\naddress = \
              \"{address}\"\nmac = \"{mac}\"\nport = \"{port}\"\nkey_file = \"{name}.key\"\n",
             number + 1
         );
         if number > 0 {
             let place = place(files, number, host);
-            let _ = writeln!(text, "places = [{{ address = \"{place}\", service = \"echo\" }}]");
+            let _ = writeln!(text, "places = [{{ address = \"{place}\", service = \"{SERVICE}\" }}]");
         }
     }
     text

@@ -1,38 +1,37 @@
-//! A key-value server that speaks memcached's text protocol. Each server has a store of its own: a client whose connection
-//! moves sees the values of the other server from then on.
+//! A server that executes the requests of a protocol one after the other, and answers each at once. Its connections move
+//! between two requests, and nothing but the connection moves: a request that is half read, and replies that wait for room,
+//! delay the move.
 
 use std::collections::BTreeMap;
 
 use spillway_stack_server::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
-use super::protocol::{Outcome, Store};
+use super::protocol::{Outcome, Protocol};
 use super::replies::{Replies, empty};
 
 /// Maximum number of bytes that a client may send ahead.
 const WINDOW_BYTES: usize = 64 * 1024;
 /// Maximum total length of unfinished requests and waiting replies of all clients, in bytes. A client beyond it is reset.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// Maximum total size of the stored items, in bytes.
-const STORE_BYTES_MAX: usize = 64 << 20;
 
-/// A key-value server: its store, and what it knows of each client.
+/// A server: its protocol, and what it knows of each client.
 #[derive(Debug)]
-pub(crate) struct Kv {
-    store: Store,
-    clients: BTreeMap<Conn, Client>,
+pub(crate) struct RequestServer<P: Protocol> {
+    protocol: P,
+    clients: BTreeMap<Conn, Client<P::Progress>>,
     /// The sum of all clients' `held`.
     held: usize,
 }
 
 #[derive(Debug, Default)]
-struct Client {
+struct Client<S> {
     /// Granted bytes that have not arrived yet.
     granted: usize,
     /// Received bytes of requests that are not executed yet.
     input: Vec<u8>,
-    /// Keys of the first request in `input`, a `get`, whose values are in `replies` already or have been sent.
-    keys_answered: usize,
+    /// What is answered of the first request in `input`.
+    progress: S,
     /// Replies that the stack has no room for.
     replies: Replies,
     /// Bytes in `input` and `replies` at the end of the last event.
@@ -41,16 +40,16 @@ struct Client {
     is_ending: bool,
 }
 
-impl Kv {
-    pub(crate) fn new() -> Kv {
-        Kv { store: Store::new(STORE_BYTES_MAX), clients: BTreeMap::new(), held: 0 }
+impl<P: Protocol> RequestServer<P> {
+    pub(crate) fn new(protocol: P) -> RequestServer<P> {
+        RequestServer { protocol, clients: BTreeMap::new(), held: 0 }
     }
 
     /// Executes requests, sends replies, and grants what the client may send.
     fn work<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(client) = self.clients.get_mut(&conn) else { return };
         let waits = loop {
-            let is_full = client.execute(&mut self.store);
+            let is_full = client.execute(&mut self.protocol);
             let are_sent = client.send(conn, out);
             if !(is_full && are_sent) {
                 break !are_sent;
@@ -82,12 +81,12 @@ impl Kv {
     }
 }
 
-impl Client {
+impl<S: Default> Client<S> {
     /// Executes requests. Returns whether execution has stopped because the buffer of replies is full.
-    fn execute(&mut self, store: &mut Store) -> bool {
+    fn execute(&mut self, protocol: &mut impl Protocol<Progress = S>) -> bool {
         let mut executed = 0;
         let is_full = loop {
-            match store.execute(&self.input[executed..], &mut self.replies, &mut self.keys_answered) {
+            match protocol.execute(&self.input[executed..], &mut self.replies, &mut self.progress) {
                 Outcome::Answered(bytes) => executed += bytes,
                 Outcome::Incomplete => break false,
                 Outcome::Full => break true,
@@ -114,7 +113,7 @@ impl Client {
     }
 }
 
-impl Application for Kv {
+impl<P: Protocol> Application for RequestServer<P> {
     fn handle<T: Transport>(&mut self, _now: Time, conn: Conn, event: Event<'_>, out: &mut T) {
         match event {
             Event::Opened { .. } => _ = self.clients.insert(conn, Client::default()),
@@ -145,7 +144,7 @@ impl Application for Kv {
     }
 }
 
-impl Movable for Kv {
+impl<P: Protocol> Movable for RequestServer<P> {
     /// True between two requests, when the stack has taken all replies.
     fn is_at_safe_point(&self, conn: Conn) -> bool {
         self.clients.get(&conn).is_some_and(|client| {
@@ -168,8 +167,15 @@ impl Movable for Kv {
 
 #[cfg(test)]
 mod tests {
+    use super::super::memcached::Store;
     use super::super::test_transport::TestTransport;
     use super::*;
+
+    type Kv = RequestServer<Store>;
+
+    fn server() -> Kv {
+        Kv::new(Store::new(64 << 20))
+    }
 
     const CONN: Conn = Conn { slot: 0, generation: 0 };
     const CONN_OF_ANOTHER: Conn = Conn { slot: 1000, generation: 0 };
@@ -185,7 +191,7 @@ mod tests {
 
     #[test]
     fn replies_to_a_client_that_does_not_read_are_bounded_and_then_complete() {
-        let (mut kv, mut out) = (Kv::new(), TestTransport { room: 1000, ..TestTransport::default() });
+        let (mut kv, mut out) = (server(), TestTransport { room: 1000, ..TestTransport::default() });
         open(&mut kv, CONN, &mut out);
         let value = "v".repeat(1 << 20);
         data(&mut kv, CONN, format!("set a 0 0 {}\r\n{value}\r\n", value.len()).as_bytes(), &mut out);
@@ -208,7 +214,7 @@ mod tests {
 
     #[test]
     fn unfinished_requests_and_waiting_replies_of_all_clients_are_bounded() {
-        let (mut kv, mut out) = (Kv::new(), TestTransport::default());
+        let (mut kv, mut out) = (server(), TestTransport::default());
         let unfinished = [b"set k 0 0 1048576\r\n".to_vec(), vec![b'v'; 1 << 20]].concat();
         let clients = u32::try_from(HELD_BYTES_MAX / unfinished.len()).unwrap();
         let conn = |slot| Conn { slot, generation: 0 };

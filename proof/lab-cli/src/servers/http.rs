@@ -1,0 +1,178 @@
+//! HTTP/1.1, as far as `GET` and `HEAD` (RFC 9110, RFC 9112): the body of each response is the request's target.
+//!
+//! Requests have no bodies. A request after which the start of the next one is not known is refused, and the connection is
+//! closed.
+
+use super::protocol::{Outcome, Protocol};
+use super::replies::Replies;
+
+/// Longest head of a request.
+const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// Maximum number of fields in a head.
+const FIELDS_MAX: usize = 64;
+
+/// The protocol. It keeps nothing between requests.
+#[derive(Debug, Default)]
+pub(crate) struct Http;
+
+/// Why a request is refused: the status code and its phrase.
+type Refusal = &'static str;
+
+const BAD_REQUEST: Refusal = "400 Bad Request";
+const HEAD_TOO_LARGE: Refusal = "431 Request Header Fields Too Large";
+const NOT_IMPLEMENTED: Refusal = "501 Not Implemented";
+const BAD_VERSION: Refusal = "505 HTTP Version Not Supported";
+
+impl Protocol for Http {
+    type Progress = ();
+
+    fn execute(&mut self, input: &[u8], replies: &mut Replies, (): &mut ()) -> Outcome {
+        if replies.is_full() {
+            return Outcome::Full;
+        }
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut fields);
+        let parsed = request.parse(&input[..input.len().min(HEAD_BYTES_MAX)]);
+        let answered = match parsed {
+            Ok(httparse::Status::Partial) if input.len() < HEAD_BYTES_MAX => return Outcome::Incomplete,
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => Err(HEAD_TOO_LARGE),
+            Err(httparse::Error::Version) => Err(BAD_VERSION),
+            Err(_) => Err(BAD_REQUEST),
+            Ok(httparse::Status::Complete(bytes)) => answer(&request, replies).map(|stays| (bytes, stays)),
+        };
+        match answered {
+            Ok((bytes, true)) => Outcome::Answered(bytes),
+            Ok((_, false)) => Outcome::Close,
+            Err(refusal) => {
+                // Without a body, so that the response is right for every method.
+                push(replies, refusal, false, "", true);
+                Outcome::Close
+            }
+        }
+    }
+}
+
+/// Answers a request with a complete head. Returns whether the connection stays open.
+fn answer(request: &httparse::Request<'_, '_>, replies: &mut Replies) -> Result<bool, Refusal> {
+    let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
+        return Err(BAD_REQUEST); // complete heads have all three
+    };
+    let has_body = match method {
+        "GET" => true,
+        "HEAD" => false,
+        _ => return Err(NOT_IMPLEMENTED),
+    };
+    let values = |name: &'static str| {
+        let is_named = move |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
+        request.headers.iter().filter(is_named).map(|field| field.value.trim_ascii())
+    };
+    let announces_body =
+        values("transfer-encoding").next().is_some() || values("content-length").any(|length| length != b"0");
+    // RFC 9112, section 3.2: a request of HTTP/1.1 has one field Host.
+    let has_host = values("host").count() == 1;
+    if announces_body || (version == 1 && !has_host) {
+        return Err(BAD_REQUEST);
+    }
+    let mut options = values("connection").flat_map(|value| value.split(|byte| *byte == b','));
+    let stays = version == 1 && !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
+    push(replies, "200 OK", stays, target, has_body);
+    Ok(stays)
+}
+
+/// Appends a response. `has_body`: false for the answer to `HEAD`, which states the body's length and omits the body.
+fn push(replies: &mut Replies, status: &str, stays: bool, body: &str, has_body: bool) {
+    let length = body.len();
+    let head = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n");
+    replies.push(head.as_bytes());
+    replies.push(if stays { b"\r\n" } else { b"Connection: close\r\n\r\n" });
+    if has_body {
+        replies.push(body.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Executes all requests of an input. Returns the responses, the bytes of the requests, and the last outcome.
+    fn run(input: &[u8]) -> (String, usize, Outcome) {
+        let (mut replies, mut at) = (Replies::default(), 0);
+        loop {
+            match Http.execute(&input[at..], &mut replies, &mut ()) {
+                Outcome::Answered(bytes) => at += bytes,
+                last => return (String::from_utf8(replies.waiting().to_vec()).unwrap(), at, last),
+            }
+        }
+    }
+
+    fn ok(body: &str) -> String {
+        let length = body.len();
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}")
+    }
+
+    /// The status code of the response to one request, which must be the last of the connection.
+    fn last_status(input: &[u8]) -> String {
+        let (response, _, outcome) = run(input);
+        assert!(response.contains("\r\nConnection: close\r\n"), "{response}");
+        assert_eq!(outcome, Outcome::Close, "{response}");
+        response.split(' ').nth(1).unwrap().to_owned()
+    }
+
+    #[test]
+    fn requests_in_one_input_are_answered_in_their_order() {
+        let input =
+            b"GET /a?b HTTP/1.1\r\nHost: x\r\n\r\n\r\nGET /c HTTP/1.1\r\nhost:y\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(run(input), (ok("/a?b") + &ok("/c"), input.len(), Outcome::Incomplete));
+        let head = run(b"HEAD /abc HTTP/1.1\r\nHost: x\r\n\r\n").0;
+        assert_eq!(head, ok("/abc").strip_suffix("/abc").unwrap());
+    }
+
+    #[test]
+    fn requests_are_incomplete_at_every_cut() {
+        let request = b"GET /a HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n";
+        for length in 0..request.len() {
+            assert_eq!(run(&request[..length]), (String::new(), 0, Outcome::Incomplete), "{length} bytes");
+        }
+        assert_eq!(run(request).0, ok("/a"));
+    }
+
+    #[test]
+    fn connection_ends_when_the_client_asks_for_it_or_has_an_older_version() {
+        assert_eq!(last_status(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: te, Close\r\n\r\n"), "200");
+        assert_eq!(last_status(b"GET / HTTP/1.0\r\n\r\n"), "200");
+    }
+
+    #[test]
+    fn bad_requests_are_refused_with_their_status() {
+        for (status, request) in [
+            ("400", &b"nonsense\r\n\r\n"[..]),
+            ("400", b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n"),
+            ("400", b"GET / HTTP/1.1\r\nHost x\r\n\r\n"),
+            ("400", b"GET / HTTP/1.1\r\nHost : x\r\n\r\n"),
+            ("400", b"GET / HTTP/1.1\r\n\r\n"),
+            ("400", b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"),
+            ("400", b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"),
+            ("400", b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nContent-Length: 9\r\n\r\n"),
+            ("400", b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            ("501", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"),
+            ("505", b"GET / HTTP/2.0\r\nHost: x\r\n\r\n"),
+        ] {
+            assert_eq!(last_status(request), status, "{}", request.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn heads_are_bounded_in_bytes_and_in_fields() {
+        let with_fields = |count| format!("GET / HTTP/1.1\r\nHost: x\r\n{}\r\n", "a: b\r\n".repeat(count));
+        assert_eq!(run(with_fields(FIELDS_MAX - 1).as_bytes()).0, ok("/"));
+        assert_eq!(last_status(with_fields(FIELDS_MAX).as_bytes()), "431");
+        let of_length = |length: usize| {
+            let rest = "GET / HTTP/1.1\r\nHost: x\r\na: \r\n\r\n".len();
+            format!("GET / HTTP/1.1\r\nHost: x\r\na: {}\r\n\r\n", "b".repeat(length - rest))
+        };
+        assert_eq!(run(of_length(HEAD_BYTES_MAX).as_bytes()).0, ok("/"));
+        assert_eq!(last_status(of_length(HEAD_BYTES_MAX + 1).as_bytes()), "431");
+        assert_eq!(run(&[b'a'; HEAD_BYTES_MAX - 1]).2, Outcome::Incomplete);
+        assert_eq!(last_status(&[b'a'; HEAD_BYTES_MAX]), "431");
+    }
+}
