@@ -269,6 +269,13 @@ impl Server {
         self.agent.as_mut()?.poll_transmit(now)
     }
 
+    /// Keeps the memory of a datagram for a later one, after the driver has sent it. A driver may drop datagrams instead.
+    pub fn recycle_datagram(&mut self, datagram: Transmit) {
+        if let (Some(agent), Transmit::Server { payload, .. }) = (&mut self.agent, datagram) {
+            agent.recycle(payload);
+        }
+    }
+
     /// Whether connections wait for [`frames_sent`](Self::frames_sent).
     pub fn has_exports(&self) -> bool {
         !self.exports.is_empty()

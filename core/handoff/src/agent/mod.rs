@@ -40,6 +40,7 @@ use crate::sequences::Sequences;
 use crate::settings::{Service, Settings};
 use crate::timed::{Deadline, Timed};
 use crate::trace::{End, Step, Trace};
+use crate::transfer::Window;
 
 /// Maximum number of requests without an answer; the agent stops waiting for answers to older ones.
 const WAITING_MAX: usize = 4096;
@@ -294,14 +295,17 @@ impl Agent {
     /// The connection was exported: the answer to [`Event::Export`].
     pub fn exported(&mut self, now: Time, flow: Flow, state: Chunks) {
         let Some(source) = self.sources.get_mut(&flow) else { return };
-        source.exported(now, state);
+        let mac = source.destination().map(|to| to.target.mac());
+        let target = self.settings.peers.iter().find(|peer| Some(peer.mac) == mac).map(|peer| peer.id);
+        let window = target.and_then(|target| self.peers.window(target)).unwrap_or_else(Window::new);
+        source.exported(now, state, window);
         if let Some(trace) = &mut self.trace {
             trace.record(&flow, End::Source, Step::SendState);
         }
         self.owned.remove(&flow);
         self.ready.insert(flow);
-        let Some(to) = source.destination().filter(|_| !self.lending.contains(&flow)) else { return };
-        let Some(target) = self.server_with(to.target.mac()) else { return };
+        let to = source.destination().filter(|_| !self.lending.contains(&flow));
+        let Some((to, target)) = to.zip(target) else { return };
         self.exports.insert(flow, (to.generation, target));
         self.forwards.begin(flow, target, to.generation, now + self.settings.times.forward_for);
     }

@@ -77,6 +77,16 @@ impl Target {
         Request::Prepared { flow: self.flow, asked: self.generation, import: Import::Ready(self.site) }
     }
 
+    /// Whether a part of the state has arrived.
+    pub(crate) fn has_part(&self) -> bool {
+        !matches!(self.phase, Phase::Waiting(None))
+    }
+
+    /// Whether parts have arrived that were not acknowledged yet.
+    pub(crate) fn owes_received(&self) -> bool {
+        self.owes_received
+    }
+
     /// Whether the state has not arrived yet.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Waiting(_))
@@ -108,12 +118,8 @@ impl Target {
         if receiving.as_mut().is_some_and(|receiving| receiving.store(part)) {
             self.next_at = now + self.times.state_within;
         }
-        let Some((receiving, parts)) =
-            receiving.take_if(|receiving| receiving.complete_parts().is_some()).and_then(|receiving| {
-                let parts = receiving.complete_parts()?;
-                Some((receiving, parts))
-            })
-        else {
+        let parts = receiving.as_ref().and_then(Receiving::complete_parts);
+        let Some((parts, receiving)) = parts.and_then(|parts| Some((parts, receiving.take()?))) else {
             return Ok(None);
         };
         let state = receiving.into_state();
