@@ -1,5 +1,6 @@
 //! Messages of other servers.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
@@ -66,7 +67,7 @@ impl Agent {
     /// The move of a flow to the server `to`; `None` if the flow does not move there.
     fn source_to(&mut self, to: ServerId, flow: &Flow) -> Option<&mut Source> {
         let mac = self.settings.peers.iter().find(|peer| peer.id == to)?.mac;
-        self.sources.get_mut(flow).filter(|source| source.is_to(mac))
+        self.sources.get_mut(flow).map(Box::as_mut).filter(|source| source.is_to(mac))
     }
 
     fn handle_part(&mut self, now: Time, from: ServerId, (flow, generation): (Flow, u64), part: &Part<'_>) {
@@ -78,7 +79,7 @@ impl Agent {
         if !target.has_part() && self.owned.contains_key(&flow) {
             return self.refuse(now, flow, Reason::Invalid);
         }
-        let is_ready = target.owes_received();
+        let is_ready = target.owes_received(now);
         match target.handle_part(now, part, &self.state_bytes) {
             Ok(Some(state)) => {
                 debug_assert!(!self.owned.contains_key(&flow), "a flow that moves here is not owned here");

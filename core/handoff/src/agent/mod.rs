@@ -15,6 +15,7 @@ mod prepare;
 mod steps;
 mod timers;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -101,9 +102,10 @@ pub struct Agent {
     held_bytes: Budget,
     state_bytes: Budget,
     owned: Timed<Owned>,
-    sources: BTreeMap<Flow, Source>,
+    /// Moves from this server. Boxed, because a node of a map has room for eleven values.
+    sources: BTreeMap<Flow, Box<Source>>,
     /// Moves to this server, with their sources.
-    targets: BTreeMap<Flow, (ServerId, Target)>,
+    targets: BTreeMap<Flow, (ServerId, Box<Target>)>,
     finished: Recent<Finished>,
     /// The last export of each flow: the generation of the move, and its target.
     exports: Recent<(u64, ServerId)>,
@@ -289,7 +291,7 @@ impl Agent {
     /// Whether the connection is still to be exported. A driver that does not export at once, but when the connection's
     /// frames have left, must ask before: the move may have ended since [`Event::Export`].
     pub fn is_exporting(&self, flow: &Flow) -> bool {
-        self.sources.get(flow).is_some_and(Source::is_exporting)
+        self.sources.get(flow).is_some_and(|source| source.is_exporting())
     }
 
     /// The connection was exported: the answer to [`Event::Export`].
@@ -341,7 +343,7 @@ impl Agent {
 
     fn begin(&mut self, flow: Flow, source: Source) {
         self.forget_requests(&flow);
-        self.sources.insert(flow, source);
+        self.sources.insert(flow, Box::new(source));
     }
 
     /// Times and an empty buffer for a new move.

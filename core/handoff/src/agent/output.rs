@@ -36,7 +36,7 @@ impl Agent {
     fn poll_moves(&mut self, now: Time) -> bool {
         while let Some(flow) = self.ready.first().copied() {
             if let Some((source, target)) = self.targets.get_mut(&flow)
-                && let Some(received) = target.poll_received()
+                && let Some(received) = target.poll_received(now)
             {
                 let message =
                     Message { flow, generation: target.generation(), body: Body::Received(received) };

@@ -11,7 +11,7 @@ use spillway_wire::Chunks;
 use spillway_wire::handoff::{Body, Received};
 
 use super::parts::Parts;
-use super::window::Window;
+use super::window::{WINDOW, Window};
 use crate::migration::{ATTEMPTS, MoveTimes, doubled};
 
 /// What a source must send.
@@ -48,10 +48,12 @@ pub(crate) struct Sending {
 impl Sending {
     /// `None` if the state has too many parts. `window`: that of the target.
     pub(crate) fn new(now: Time, state: Chunks, times: MoveTimes, window: Window) -> Option<Sending> {
+        let parts = Parts::new(state)?;
+        let sent = VecDeque::with_capacity(usize::from(parts.count()).min(WINDOW));
         Some(Sending {
-            parts: Parts::new(state)?,
+            parts,
             first_interval: times.first_interval,
-            sent: VecDeque::new(),
+            sent,
             first: 0,
             in_flight: 0,
             window,
@@ -157,7 +159,7 @@ mod tests {
     use spillway_wire::handoff::PART_BYTES;
 
     use super::*;
-    use crate::transfer::window::{WINDOW, WINDOW_MAX};
+    use crate::transfer::window::WINDOW_MAX;
 
     fn sending(parts: usize) -> Sending {
         sending_in(parts, &Window::new())

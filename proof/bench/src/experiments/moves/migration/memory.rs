@@ -18,7 +18,7 @@ use spillway_tcp::isn::Key as SequenceKey;
 use spillway_tcp::{Listener, Resolver, Settings, Stack};
 use spillway_transport::{Time, Transport};
 use spillway_wire::handoff::Run;
-use spillway_wire::switch::{Flow, ServerId};
+use spillway_wire::switch::{Flow, SWITCH_MAGIC, ServerId};
 
 use self::application::Holder;
 use super::thread_cpu;
@@ -52,7 +52,7 @@ pub(super) struct Rack {
     /// Time of the switch, and of passing frames to it: by the clock, because its sections are too short for the thread's CPU
     /// time.
     switch_time: Duration,
-    /// The datagrams of the present turn, sent and handled.
+    /// The datagrams of the present turn: those that were sent, and those of the other server that were handled.
     sent: Vec<Transmit>,
     handled: Vec<Vec<u8>>,
 }
@@ -261,7 +261,9 @@ impl Node {
         server.begin_turn(application, now);
         while let Some(mut datagram) = datagrams.pop_front() {
             server.handle_datagram(application, now, &mut datagram);
-            handled.push(datagram);
+            if !datagram.starts_with(&SWITCH_MAGIC) {
+                handled.push(datagram);
+            }
         }
         server.end_turn(application, now);
         while server.poll_transmit(now, slot).is_some() {}
