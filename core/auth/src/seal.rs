@@ -181,6 +181,7 @@ impl PeerSeal {
         let peer = session.peer();
         let form = Form::Move { receiver_run: peer.run, session: peer.session(), counter };
         let head = Head { sender: self.id, receiver: self.peer, sender_run: self.run, form }.emit();
+        out.reserve(HEAD_BYTES + message.length() + TAG_BYTES);
         out.extend_from_slice(&head);
         let start = out.len();
         message.emit(out);

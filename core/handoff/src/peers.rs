@@ -6,10 +6,11 @@ use core::time::Duration;
 
 use spillway_auth::{Key, Opened, PeerSeal, SealError, SealRejection};
 use spillway_transport::Time;
-use spillway_wire::handoff::{Body, GREETING_BYTES, HandoffError, Head, Message, Run};
+use spillway_wire::handoff::{Body, DATAGRAM_BYTES_MAX, GREETING_BYTES, HandoffError, Head, Message, Run};
 use spillway_wire::switch::ServerId;
 
 use crate::event::PeerFault;
+use crate::transfer::Window;
 
 /// Maximum number of messages that wait for a session with one peer; further messages are dropped.
 const WAITING_MAX: usize = 64;
@@ -18,6 +19,10 @@ const GREETING_INTERVAL_MIN: Duration = Duration::from_millis(50);
 const GREETING_INTERVAL_MAX: Duration = Duration::from_millis(1600);
 /// A datagram of another session, which may be forged, is answered by a greeting at most once in this time.
 const OTHER_SESSION_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Maximum number of buffers for datagrams that are kept for reuse, and the maximum memory of one, in bytes.
+const SPARE_MAX: usize = 256;
+const SPARE_BYTES_MAX: usize = 2 * DATAGRAM_BYTES_MAX;
 
 /// A datagram to a peer.
 pub(crate) type Datagram = (ServerId, Vec<u8>);
@@ -41,6 +46,8 @@ struct Peer {
     answers_at: Time,
     /// Whether this server has had a session with the peer.
     has_met: bool,
+    /// Parts of states in flight to the peer.
+    window: Window,
 }
 
 /// All peers of a server.
@@ -51,6 +58,8 @@ pub(crate) struct Peers {
     greetings: VecDeque<Datagram>,
     /// Faults since the last [`poll_fault`](Self::poll_fault).
     faults: BTreeSet<PeerFault>,
+    /// Empty buffers for datagrams.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Peers {
@@ -67,9 +76,10 @@ impl Peers {
             interval: GREETING_INTERVAL_MIN,
             answers_at: now,
             has_met: false,
+            window: Window::new(),
         };
         let peers = ids.filter(|id| *id != ours.0).map(|id| (id, peer(id))).collect();
-        Peers { peers, greetings: VecDeque::new(), faults: BTreeSet::new() }
+        Peers { peers, greetings: VecDeque::new(), faults: BTreeSet::new(), spare: Vec::new() }
     }
 
     /// When to call [`greet`](Self::greet); `None` while each peer has a session.
@@ -98,13 +108,27 @@ impl Peers {
         self.greetings.pop_front()
     }
 
+    /// The window of the parts in flight to a peer.
+    pub(crate) fn window(&self, to: ServerId) -> Option<Window> {
+        self.peers.get(&to).map(|peer| peer.window.clone())
+    }
+
+    /// Keeps the memory of a datagram that was sent for a later one.
+    pub(crate) fn recycle(&mut self, mut datagram: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX && datagram.capacity() <= SPARE_BYTES_MAX {
+            datagram.clear();
+            self.spare.push(datagram);
+        }
+    }
+
     /// The datagram of a message. Without a session the message waits, unless its sender repeats it anyway.
     pub(crate) fn seal(&mut self, to: ServerId, message: &Message<'_>) -> Option<Vec<u8>> {
         let peer = self.peers.get_mut(&to)?;
-        let mut datagram = Vec::new();
+        let mut datagram = self.spare.pop().unwrap_or_default();
         match peer.seal.seal(message, &mut datagram) {
             Ok(()) => Some(datagram),
             Err(SealError::NotOpen | SealError::Exhausted) => {
+                self.spare.push(datagram);
                 let is_repeated = matches!(message.body, Body::State(_) | Body::Received(_));
                 if !is_repeated && peer.waiting.len() < WAITING_MAX {
                     let mut bytes = Vec::new();

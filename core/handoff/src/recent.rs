@@ -4,11 +4,14 @@ use alloc::collections::{BTreeMap, VecDeque};
 
 use spillway_wire::switch::Flow;
 
+/// Places of the order that may be left over in addition to one for each entry. The order of few flows stays in the cache.
+const PLACES_MIN: usize = 16;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Recent<V> {
     /// Each entry with the number under which it is queued in `order`.
     entries: BTreeMap<Flow, (u64, V)>,
-    /// Oldest first. Some places are left over from removed entries.
+    /// Oldest first. Some places are left over from removed entries and from those that were inserted again.
     order: VecDeque<(u64, Flow)>,
     entries_max: usize,
     inserted: u64,
@@ -24,12 +27,22 @@ impl<V> Recent<V> {
         self.inserted += 1;
         self.entries.insert(flow, (self.inserted, value));
         self.order.push_back((self.inserted, flow));
-        while self.entries.len() > self.entries_max || self.order.len() > 2 * self.entries_max {
+        while self.entries.len() > self.entries_max {
             let Some((number, oldest)) = self.order.pop_front() else { return };
-            if self.entries.get(&oldest).is_some_and(|(queued, _)| *queued == number) {
+            if self.is_queued(number, &oldest) {
                 self.entries.remove(&oldest);
             }
         }
+        if self.order.len() > 2 * self.entries.len() + PLACES_MIN {
+            let mut order = core::mem::take(&mut self.order);
+            order.retain(|(number, flow)| self.is_queued(*number, flow));
+            self.order = order;
+        }
+    }
+
+    /// Whether this place in the order is that of an entry.
+    fn is_queued(&self, number: u64, flow: &Flow) -> bool {
+        self.entries.get(flow).is_some_and(|(queued, _)| *queued == number)
     }
 
     pub(crate) fn get(&self, flow: &Flow) -> Option<&V> {
@@ -79,6 +92,7 @@ mod tests {
             recent.remove(&flow(1));
         }
         recent.insert(flow(2), 2);
-        assert!(recent.order.len() <= 4 && recent.get(&flow(2)).is_some());
+        assert!(recent.order.len() <= 2 + PLACES_MIN && recent.get(&flow(2)).is_some());
+        assert_eq!(recent.get(&flow(1)), None);
     }
 }

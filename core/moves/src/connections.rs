@@ -105,15 +105,15 @@ impl Connections {
         }
     }
 
-    /// Whether the stack can import a state at this server's place of the service. `knows_protocol`: whether the
-    /// application can read attachments of a protocol.
+    /// Reads a state, and checks that the stack can import it at this server's place of the service. `knows_protocol`: whether
+    /// the application can read attachments of a protocol.
     pub(crate) fn can_import(
         &mut self,
         now: Time,
         state: &Chunks,
         place: Endpoint,
         knows_protocol: impl FnOnce(&str) -> bool,
-    ) -> Result<(), Reason> {
+    ) -> Result<ConnectionState, Reason> {
         let state = state_at(state, place).map_err(|error| match error {
             StateError::Version(_) => Reason::Version,
             StateError::Features(_) => Reason::Feature,
@@ -128,18 +128,12 @@ impl Connections {
             ImportError::Family => Reason::Family,
             ImportError::TooMuch(_) => Reason::TooLarge,
             ImportError::Present | ImportError::Contradiction(_) => Reason::Invalid,
-        })
+        })?;
+        Ok(state)
     }
 
-    /// Imports a connection at this server's place of the service. `None` if the stack refuses the state.
-    pub(crate) fn import(
-        &mut self,
-        now: Time,
-        flow: Flow,
-        state: &Chunks,
-        place: Endpoint,
-    ) -> Option<Imported> {
-        let state = state_at(state, place).ok()?;
+    /// Imports a connection. `None` if the stack refuses the state.
+    pub(crate) fn import(&mut self, now: Time, flow: Flow, state: ConnectionState) -> Option<Imported> {
         let conn = self.stack.import(now, &state).ok()?;
         self.insert(conn, flow);
         Some(Imported { conn, peer: state.peer, listener: state.listener, attachment: state.attachment })
@@ -155,7 +149,8 @@ pub(crate) struct Imported {
     pub(crate) attachment: Option<Attachment>,
 }
 
-fn state_at(state: &Chunks, place: Endpoint) -> Result<ConnectionState, StateError> {
+/// Reads a state whose connection is to be at this server's place of the service.
+pub(crate) fn state_at(state: &Chunks, place: Endpoint) -> Result<ConnectionState, StateError> {
     Ok(ConnectionState { local: place.into(), ..ConnectionState::decode(state)? })
 }
 

@@ -14,6 +14,7 @@ use spillway_policy::migration::Decision;
 use spillway_policy::{OutOfBounds, Override};
 use spillway_tcp::Stack;
 use spillway_transport::{Conn, Time};
+use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Endpoint, Flow, ServerId};
 
 use crate::application::Movable;
@@ -48,8 +49,8 @@ pub struct Server {
     orders: Orders,
     /// Flows that the agent exports when all frames have been sent.
     exports: VecDeque<Flow>,
-    /// Flows whose states were checked, with their sources: a place is reserved for the connection of each.
-    reserved: BTreeMap<Flow, Option<ServerId>>,
+    /// Flows whose states were checked: a place is reserved for the connection of each.
+    reserved: BTreeMap<Flow, Checked>,
     policy: Policy,
     /// Requests since the last look at the load.
     served: u32,
@@ -58,6 +59,15 @@ pub struct Server {
     reply_source: Option<ReplySource>,
     counters: Counters,
     blackouts: Blackouts,
+}
+
+/// A state that the stack can import, until this server owns the flow.
+#[derive(Debug)]
+struct Checked {
+    /// The server that the connection comes from.
+    source: Option<ServerId>,
+    /// The state with this server's place. It shares its memory with the agent's copy.
+    state: ConnectionState,
 }
 
 /// Counters of a server since its start.
@@ -267,6 +277,13 @@ impl Server {
     /// The next datagram to send.
     pub fn poll_datagram(&mut self, now: Time) -> Option<Transmit> {
         self.agent.as_mut()?.poll_transmit(now)
+    }
+
+    /// Keeps the memory of a datagram for a later one, after the driver has sent it. A driver may drop datagrams instead.
+    pub fn recycle_datagram(&mut self, datagram: Transmit) {
+        if let (Some(agent), Transmit::Server { payload, .. }) = (&mut self.agent, datagram) {
+            agent.recycle(payload);
+        }
     }
 
     /// Whether connections wait for [`frames_sent`](Self::frames_sent).

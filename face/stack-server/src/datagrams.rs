@@ -48,9 +48,9 @@ impl Datagrams {
     }
 
     /// The payload of the next received datagram.
-    pub(crate) fn receive(&mut self) -> io::Result<Option<&[u8]>> {
+    pub(crate) fn receive(&mut self) -> io::Result<Option<&mut [u8]>> {
         match self.socket.recv(&mut self.buffer) {
-            Ok(length) => Ok(Some(&self.buffer[..length])),
+            Ok(length) => Ok(Some(&mut self.buffer[..length])),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
             Err(error) => Err(error),
         }

@@ -48,6 +48,7 @@ impl<A: Movable> Station<A> {
         let Some(datagrams) = &mut self.datagrams else { return };
         while let Some(transmit) = self.server.poll_datagram(now) {
             datagrams.send(&transmit);
+            self.server.recycle_datagram(transmit);
         }
     }
 

@@ -11,8 +11,9 @@ use crate::membership::Change;
 use crate::migration::{Seen, source};
 
 impl Agent {
-    /// Handles the payload of a datagram from the switch or from another server. Forged and damaged datagrams are ignored.
-    pub fn handle_datagram(&mut self, now: Time, payload: &[u8]) {
+    /// Handles the payload of a datagram from the switch or from another server, and opens the latter in place. Forged and
+    /// damaged datagrams are ignored.
+    pub fn handle_datagram(&mut self, now: Time, payload: &mut [u8]) {
         if !payload.starts_with(&SWITCH_MAGIC) {
             return self.handle_peer_datagram(now, payload);
         }

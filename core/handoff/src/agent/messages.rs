@@ -1,5 +1,6 @@
 //! Messages of other servers.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
@@ -13,9 +14,8 @@ use crate::peers::Received;
 use crate::trace::{End, Step};
 
 impl Agent {
-    pub(super) fn handle_peer_datagram(&mut self, now: Time, payload: &[u8]) {
-        let mut datagram = payload.to_vec(); // opened in place
-        match self.peers.open(now, &mut datagram) {
+    pub(super) fn handle_peer_datagram(&mut self, now: Time, payload: &mut [u8]) {
+        match self.peers.open(now, payload) {
             Some(Received::Message(from, message)) => self.handle_message(now, from, &message),
             Some(Received::NewRun(peer)) => self.handle_new_run(now, peer),
             None => {}
@@ -67,26 +67,31 @@ impl Agent {
     /// The move of a flow to the server `to`; `None` if the flow does not move there.
     fn source_to(&mut self, to: ServerId, flow: &Flow) -> Option<&mut Source> {
         let mac = self.settings.peers.iter().find(|peer| peer.id == to)?.mac;
-        self.sources.get_mut(flow).filter(|source| source.is_to(mac))
+        self.sources.get_mut(flow).map(Box::as_mut).filter(|source| source.is_to(mac))
     }
 
     fn handle_part(&mut self, now: Time, from: ServerId, (flow, generation): (Flow, u64), part: &Part<'_>) {
-        if !self.is_target(from, &flow, generation) {
+        let target = self.targets.get_mut(&flow).filter(|(source, _)| *source == from);
+        let Some((_, target)) = target.filter(|(_, target)| target.generation() == generation) else {
             return self.answer_finished(from, flow, generation);
-        }
-        if self.owned.contains_key(&flow) {
+        };
+        // A flow does not come to be owned here while this server is the target of its move.
+        if !target.has_part() && self.owned.contains_key(&flow) {
             return self.refuse(now, flow, Reason::Invalid);
         }
-        let Some((_, target)) = self.targets.get_mut(&flow) else { return };
+        let is_ready = target.owes_received(now);
         match target.handle_part(now, part, &self.state_bytes) {
             Ok(Some(state)) => {
+                debug_assert!(!self.owned.contains_key(&flow), "a flow that moves here is not owned here");
                 self.trace_step(&flow, End::Target, Step::ReceiveState);
                 self.events.push_back(Event::Check { flow, generation, state });
             }
             Ok(None) => {}
             Err(reason) => return self.refuse(now, flow, reason),
         }
-        self.ready.insert(flow);
+        if !is_ready {
+            self.ready.insert(flow);
+        }
     }
 
     fn handle_lent(&mut self, now: Time, from: ServerId, flow: Flow, generation: u64) {

@@ -15,6 +15,7 @@ mod prepare;
 mod steps;
 mod timers;
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -40,6 +41,7 @@ use crate::sequences::Sequences;
 use crate::settings::{Service, Settings};
 use crate::timed::{Deadline, Timed};
 use crate::trace::{End, Step, Trace};
+use crate::transfer::Window;
 
 /// Maximum number of requests without an answer; the agent stops waiting for answers to older ones.
 const WAITING_MAX: usize = 4096;
@@ -100,9 +102,10 @@ pub struct Agent {
     held_bytes: Budget,
     state_bytes: Budget,
     owned: Timed<Owned>,
-    sources: BTreeMap<Flow, Source>,
+    /// Moves from this server. Boxed, because a node of a map has room for eleven values.
+    sources: BTreeMap<Flow, Box<Source>>,
     /// Moves to this server, with their sources.
-    targets: BTreeMap<Flow, (ServerId, Target)>,
+    targets: BTreeMap<Flow, (ServerId, Box<Target>)>,
     finished: Recent<Finished>,
     /// The last export of each flow: the generation of the move, and its target.
     exports: Recent<(u64, ServerId)>,
@@ -288,20 +291,23 @@ impl Agent {
     /// Whether the connection is still to be exported. A driver that does not export at once, but when the connection's
     /// frames have left, must ask before: the move may have ended since [`Event::Export`].
     pub fn is_exporting(&self, flow: &Flow) -> bool {
-        self.sources.get(flow).is_some_and(Source::is_exporting)
+        self.sources.get(flow).is_some_and(|source| source.is_exporting())
     }
 
     /// The connection was exported: the answer to [`Event::Export`].
     pub fn exported(&mut self, now: Time, flow: Flow, state: Chunks) {
         let Some(source) = self.sources.get_mut(&flow) else { return };
-        source.exported(now, state);
+        let mac = source.destination().map(|to| to.target.mac());
+        let target = self.settings.peers.iter().find(|peer| Some(peer.mac) == mac).map(|peer| peer.id);
+        let window = target.and_then(|target| self.peers.window(target)).unwrap_or_else(Window::new);
+        source.exported(now, state, window);
         if let Some(trace) = &mut self.trace {
             trace.record(&flow, End::Source, Step::SendState);
         }
         self.owned.remove(&flow);
         self.ready.insert(flow);
-        let Some(to) = source.destination().filter(|_| !self.lending.contains(&flow)) else { return };
-        let Some(target) = self.server_with(to.target.mac()) else { return };
+        let to = source.destination().filter(|_| !self.lending.contains(&flow));
+        let Some((to, target)) = to.zip(target) else { return };
         self.exports.insert(flow, (to.generation, target));
         self.forwards.begin(flow, target, to.generation, now + self.settings.times.forward_for);
     }
@@ -337,7 +343,7 @@ impl Agent {
 
     fn begin(&mut self, flow: Flow, source: Source) {
         self.forget_requests(&flow);
-        self.sources.insert(flow, source);
+        self.sources.insert(flow, Box::new(source));
     }
 
     /// Times and an empty buffer for a new move.

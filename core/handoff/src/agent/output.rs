@@ -1,6 +1,7 @@
 //! The datagrams that an agent sends.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Message};
@@ -25,11 +26,17 @@ impl Agent {
         }
     }
 
+    /// The driver does not need the payload of a datagram that [`poll_transmit`](Self::poll_transmit) has returned any more: its
+    /// memory serves a later one. A driver may drop payloads instead.
+    pub fn recycle(&mut self, payload: Vec<u8>) {
+        self.peers.recycle(payload);
+    }
+
     /// Queues the next message of a move. Returns false if no move has a message to send.
     fn poll_moves(&mut self, now: Time) -> bool {
         while let Some(flow) = self.ready.first().copied() {
             if let Some((source, target)) = self.targets.get_mut(&flow)
-                && let Some(received) = target.poll_received()
+                && let Some(received) = target.poll_received(now)
             {
                 let message =
                     Message { flow, generation: target.generation(), body: Body::Received(received) };
@@ -37,21 +44,30 @@ impl Agent {
                 self.emit(to, &message);
                 return true;
             }
-            if let Some(source) = self.sources.get_mut(&flow)
-                && let Some((to, body)) = source.poll_part(now)
-            {
-                let message = Message { flow, generation: to.generation, body };
-                let peer = self.settings.peers.iter().find(|peer| peer.mac == to.target.mac());
-                if let Some(to) = peer.map(|peer| peer.id)
-                    && let Some(payload) = self.peers.seal(to, &message)
-                {
-                    self.outputs.push_back(Transmit::Server { to, payload });
-                }
+            self.ready.remove(&flow);
+            if self.poll_parts(now, flow) {
                 return true;
             }
-            self.ready.remove(&flow);
         }
         false
+    }
+
+    /// Queues the parts of a state that are due: at most as many as the window to the target allows. Returns false if no part
+    /// is due.
+    fn poll_parts(&mut self, now: Time, flow: Flow) -> bool {
+        let Some(source) = self.sources.get_mut(&flow) else { return false };
+        let mut is_due = false;
+        while let Some((to, body)) = source.poll_part(now) {
+            is_due = true;
+            let message = Message { flow, generation: to.generation, body };
+            let peer = self.settings.peers.iter().find(|peer| peer.mac == to.target.mac());
+            if let Some(to) = peer.map(|peer| peer.id)
+                && let Some(payload) = self.peers.seal(to, &message)
+            {
+                self.outputs.push_back(Transmit::Server { to, payload });
+            }
+        }
+        is_due
     }
 
     /// Queues the next part of a forwarded frame. Returns false if no frame waits.

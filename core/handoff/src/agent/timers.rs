@@ -88,8 +88,14 @@ impl Agent {
         for flow in expired.map(|(flow, _)| *flow).collect::<Vec<_>>() {
             self.refuse(now, flow, Reason::Late);
         }
-        let due = self.targets.values_mut().filter_map(|(_, target)| target.poll(now));
-        for request in due.collect::<Vec<_>>() {
+        let mut requests = Vec::new();
+        for (flow, (_, target)) in &mut self.targets {
+            requests.extend(target.poll(now));
+            if target.owes_received(now) {
+                self.ready.insert(*flow);
+            }
+        }
+        for request in requests {
             self.request(now, request);
         }
     }

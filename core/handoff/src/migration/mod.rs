@@ -50,7 +50,7 @@ impl Default for MoveTimes {
 impl MoveTimes {
     /// The interval after attempt `number`, counted from 0: it doubles from one attempt to the next.
     pub(crate) fn interval(&self, number: u32) -> Duration {
-        self.first_interval * (1 << number.min(ATTEMPTS - 1))
+        doubled(self.first_interval, number)
     }
 
     /// The time that all attempts take.
@@ -67,4 +67,9 @@ impl MoveTimes {
     pub(crate) fn lifetime_ms(&self) -> u32 {
         u32::try_from(self.lifetime.as_millis()).unwrap_or(u32::MAX)
     }
+}
+
+/// The interval after attempt `number`, counted from 0, if the first one is `first`.
+pub(crate) fn doubled(first: Duration, number: u32) -> Duration {
+    first * (1 << number.min(ATTEMPTS - 1))
 }

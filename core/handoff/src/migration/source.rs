@@ -23,7 +23,7 @@ use spillway_wire::switch::{Flow, FlowState, Import, Request, Site, Status};
 use super::{ATTEMPTS, MoveTimes, Seen};
 use crate::buffer::HeldFrames;
 use crate::event::Obstacle;
-use crate::transfer::{Due, Sending};
+use crate::transfer::{Due, Parts, Sending, Window};
 
 /// How a move ended for its source, or what the source waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ enum Phase {
     Sending(Destination, Sending),
     InDoubt(Destination, Chunks),
     /// The switch has lost the entry. Until this time the source asks the target whether it has the connection.
-    Stranded(Destination, Sending, Time),
+    Stranded(Destination, Parts, Time),
 }
 
 /// A move on its source.
@@ -122,7 +122,8 @@ impl Source {
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Exporting(_) => None,
-            Phase::Sending(_, sending) => sending.poll_timeout().or(Some(self.next_at)),
+            Phase::Sending(_, sending) if sending.is_complete() => Some(self.next_at),
+            Phase::Sending(_, sending) => sending.poll_timeout(),
             Phase::Asking { .. } | Phase::Settling { .. } | Phase::InDoubt(..) | Phase::Stranded(..) => {
                 Some(self.next_at)
             }
@@ -132,7 +133,8 @@ impl Source {
     /// The exported state, if the source has one.
     pub(crate) fn state(&self) -> Option<&Chunks> {
         match &self.phase {
-            Phase::Sending(_, sending) | Phase::Stranded(_, sending, _) => Some(sending.state()),
+            Phase::Sending(_, sending) => Some(sending.state()),
+            Phase::Stranded(_, parts, _) => Some(parts.state()),
             Phase::InDoubt(_, state) => Some(state),
             Phase::Asking { .. } | Phase::Settling { .. } | Phase::Exporting(_) => None,
         }
@@ -213,8 +215,8 @@ impl Source {
                 return None;
             }
             self.next_at = now + self.times.asking();
-            let Phase::Stranded(_, sending, _) = &mut self.phase else { return None };
-            return Some((to, sending.body(0)?));
+            let Phase::Stranded(_, parts, _) = &mut self.phase else { return None };
+            return Some((to, parts.body(0)?));
         }
         let Phase::Sending(_, sending) = &mut self.phase else { return None };
         let number = match sending.poll(now)? {
@@ -249,7 +251,7 @@ impl Source {
             && to.generation == of
             && !sending.is_complete()
         {
-            sending.handle_received(received);
+            sending.handle_received(now, received);
             if sending.is_complete() {
                 self.next_at = now + self.times.all_attempts();
             }
@@ -288,11 +290,11 @@ impl Source {
         matches!(self.phase, Phase::Exporting(_))
     }
 
-    /// The connection was exported. A state with too many parts comes back at once.
-    pub(crate) fn exported(&mut self, now: Time, state: Chunks) {
+    /// The connection was exported. A state with too many parts comes back at once. `window`: that of the target.
+    pub(crate) fn exported(&mut self, now: Time, state: Chunks, window: Window) {
         if let Phase::Exporting(to) = self.phase {
             self.next_at = now;
-            self.phase = match Sending::new(now, state.clone(), self.times) {
+            self.phase = match Sending::new(now, state.clone(), self.times, window) {
                 Some(sending) => Phase::Sending(to, sending),
                 None => Phase::InDoubt(to, state),
             };
@@ -368,10 +370,10 @@ impl Source {
             return Some(Outcome::Returned { generation: 0 });
         }
         // A state with too many parts was never sent.
-        let Some(sending) = Sending::new(now, state, self.times) else {
+        let Some(parts) = Parts::new(state) else {
             return Some(Outcome::Returned { generation: 0 });
         };
-        (self.phase, self.next_at) = (Phase::Stranded(to, sending, until), now);
+        (self.phase, self.next_at) = (Phase::Stranded(to, parts, until), now);
         None
     }
 

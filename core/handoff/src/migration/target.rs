@@ -48,9 +48,13 @@ pub(crate) struct Target {
     phase: Phase,
     next_at: Time,
     pub(crate) held: HeldFrames,
-    /// Whether parts have arrived that were not acknowledged yet.
-    owes_received: bool,
+    /// When the parts that have arrived and were not acknowledged yet are to be acknowledged, if there are any.
+    acknowledge_at: Option<Time>,
 }
+
+/// The acknowledgement of the last part waits for this part of [`MoveTimes::first_interval`]: *accepted*, which usually follows
+/// within a few microseconds, acknowledges the state as well.
+const LAST_WAITS: u32 = 4;
 
 impl Target {
     /// The switch has relayed a *prepare* with this generation; the connection will be imported at `site`.
@@ -62,7 +66,7 @@ impl Target {
         (times, held): (MoveTimes, HeldFrames),
     ) -> Target {
         let (phase, next_at) = (Phase::Waiting(None), now + times.state_within);
-        Target { flow, generation, site, times, phase, next_at, held, owes_received: false }
+        Target { flow, generation, site, times, phase, next_at, held, acknowledge_at: None }
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -75,6 +79,16 @@ impl Target {
             self.next_at = now + self.times.state_within;
         }
         Request::Prepared { flow: self.flow, asked: self.generation, import: Import::Ready(self.site) }
+    }
+
+    /// Whether a part of the state has arrived.
+    pub(crate) fn has_part(&self) -> bool {
+        !matches!(self.phase, Phase::Waiting(None))
+    }
+
+    /// Whether an acknowledgement is due.
+    pub(crate) fn owes_received(&self, now: Time) -> bool {
+        self.acknowledge_at.is_some_and(|at| at <= now)
     }
 
     /// Whether the state has not arrived yet.
@@ -100,7 +114,7 @@ impl Target {
         part: &Part<'_>,
         budget: &Budget,
     ) -> Result<Option<Chunks>, Reason> {
-        self.owes_received = true;
+        self.acknowledge_at = Some(now);
         let Phase::Waiting(receiving) = &mut self.phase else { return Ok(None) };
         if receiving.is_none() {
             *receiving = Some(Receiving::new(part, budget).ok_or(Reason::NoRoom)?);
@@ -108,14 +122,11 @@ impl Target {
         if receiving.as_mut().is_some_and(|receiving| receiving.store(part)) {
             self.next_at = now + self.times.state_within;
         }
-        let Some((receiving, parts)) =
-            receiving.take_if(|receiving| receiving.complete_parts().is_some()).and_then(|receiving| {
-                let parts = receiving.complete_parts()?;
-                Some((receiving, parts))
-            })
-        else {
+        let parts = receiving.as_ref().and_then(Receiving::complete_parts);
+        let Some((parts, receiving)) = parts.and_then(|parts| Some((parts, receiving.take()?))) else {
             return Ok(None);
         };
+        self.acknowledge_at = Some(now + self.times.first_interval / LAST_WAITS);
         let state = receiving.into_state();
         self.phase = Phase::Checking { state: state.clone(), parts };
         Ok(Some(state))
@@ -123,8 +134,9 @@ impl Target {
 
     /// The source has sent *lent* instead of a state.
     pub(crate) fn handle_lent(&mut self, now: Time) {
-        self.owes_received = true;
+        self.acknowledge_at = Some(now);
         if let Phase::Waiting(_) = &self.phase {
+            self.acknowledge_at = Some(now + self.times.first_interval / LAST_WAITS);
             self.phase = Phase::Owning { state: Chunks::new(), parts: 1, asked: 0 };
             self.next_at = now;
         }
@@ -146,8 +158,8 @@ impl Target {
     }
 
     /// The acknowledgement that is due, if any.
-    pub(crate) fn poll_received(&mut self) -> Option<Received> {
-        core::mem::take(&mut self.owes_received).then(|| match &self.phase {
+    pub(crate) fn poll_received(&mut self, now: Time) -> Option<Received> {
+        self.acknowledge_at.take_if(|at| *at <= now).map(|_| match &self.phase {
             Phase::Waiting(receiving) => {
                 receiving.as_ref().map_or_else(Received::default, Receiving::received)
             }
@@ -158,11 +170,11 @@ impl Target {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        match &self.phase {
-            _ if self.owes_received => Some(Time::ZERO),
+        let next_at = match &self.phase {
             Phase::Waiting(_) | Phase::Owning { .. } => Some(self.next_at),
             Phase::Checking { .. } => None,
-        }
+        };
+        next_at.into_iter().chain(self.acknowledge_at).min()
     }
 
     /// The request that is due, if any. *own* is repeated until the switch answers: before that, either end may own the
@@ -234,7 +246,7 @@ mod tests {
         assert_eq!(target.poll(ms(1)), None, "the stack has not checked the state");
         target.handle_checked(ms(2));
         let mut times = alloc::vec::Vec::new();
-        assert_eq!(target.poll_received(), Some(Received { through: 1, beyond: 0 }));
+        assert_eq!(target.poll_received(ms(2)), Some(Received { through: 1, beyond: 0 }));
         while times.len() < 7 {
             let now = target.poll_timeout().unwrap();
             assert_eq!(target.poll(now), Some(Request::Own { flow: flow(1), replaces: 8 }));
@@ -264,10 +276,26 @@ mod tests {
         for (at, number) in [(100, 0), (150, 1), (240, 1)] {
             let part = Part::of(&state, number).unwrap();
             assert_eq!(target.handle_part(ms(at), &part, &budget), Ok(None));
-            assert_eq!(target.poll_received(), Some(Received { through: number + 1, beyond: 0 }));
-            assert_eq!(target.poll_received(), None);
+            let at = ms(at);
+            assert_eq!(target.poll_received(at), Some(Received { through: number + 1, beyond: 0 }));
+            assert_eq!(target.poll_received(at), None);
         }
         assert!(!target.is_expired(ms(249)) && target.is_expired(ms(250)), "a repeated part is no progress");
+    }
+
+    #[test]
+    fn accepted_makes_the_acknowledgement_of_the_last_part_needless_and_a_repeated_part_is_acknowledged_at_once()
+     {
+        let us = |us: u64| Time(us * 1000);
+        let (mut target, state, budget) = (target(), [7; 2 * PART_BYTES], budget());
+        for number in 0..2 {
+            assert!(target.handle_part(us(10), &Part::of(&state, number).unwrap(), &budget).is_ok());
+        }
+        assert_eq!((target.poll_received(us(259)), target.poll_timeout()), (None, Some(us(260))));
+        assert_eq!(target.poll_received(us(260)), Some(Received { through: 2, beyond: 0 }));
+        assert_eq!((target.poll_received(us(900)), target.poll_timeout()), (None, None));
+        assert_eq!(target.handle_part(us(900), &Part::of(&state, 1).unwrap(), &budget), Ok(None));
+        assert_eq!(target.poll_received(us(900)), Some(Received { through: 2, beyond: 0 }));
     }
 
     #[test]

@@ -11,7 +11,10 @@ use crate::budget::{Budget, Share};
 /// An incomplete state.
 #[derive(Debug)]
 pub(crate) struct Receiving {
+    /// The bytes up to the end of the last part that has arrived. Places of missing parts are filled with zeros.
     bytes: Vec<u8>,
+    /// Length of the state, in bytes.
+    total: usize,
     /// Whether each part has arrived.
     has: Vec<bool>,
     /// Number of the first part that is missing.
@@ -25,7 +28,8 @@ impl Receiving {
     pub(crate) fn new(part: &Part<'_>, budget: &Budget) -> Option<Receiving> {
         let mut share = budget.share();
         share.grow(part.total()).then(|| Receiving {
-            bytes: vec![0; part.total()],
+            bytes: Vec::with_capacity(part.total()),
+            total: part.total(),
             has: vec![false; part.parts()],
             through: 0,
             missing: part.parts(),
@@ -37,9 +41,15 @@ impl Receiving {
     /// Returns whether the part was new.
     pub(crate) fn store(&mut self, part: &Part<'_>) -> bool {
         let number = usize::from(part.number());
-        let is_new = part.total() == self.bytes.len() && self.has.get(number) == Some(&false);
+        let is_new = part.total() == self.total && self.has.get(number) == Some(&false);
         if is_new {
-            self.bytes[part.offset()..part.offset() + part.bytes().len()].copy_from_slice(part.bytes());
+            let (start, bytes) = (part.offset(), part.bytes());
+            if start < self.bytes.len() {
+                self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
+            } else {
+                self.bytes.resize(start, 0);
+                self.bytes.extend_from_slice(bytes);
+            }
             self.has[number] = true;
             self.missing -= 1;
             while self.has.get(self.through) == Some(&true) {

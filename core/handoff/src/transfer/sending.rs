@@ -1,20 +1,18 @@
 //! Which part of a state is sent when.
 //!
 //! A part is sent up to [`ATTEMPTS`](crate::migration::ATTEMPTS) times, at intervals that double. The number of parts
-//! in flight is bounded by a window, which grows with acknowledgements and is halved when parts are lost.
+//! in flight is bounded by the [`Window`] to the target, which the parts of all moves to the target share.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::VecDeque;
+use core::time::Duration;
 
 use spillway_transport::Time;
-use spillway_wire::handoff::{Body, Part, Received, parts_of};
-use spillway_wire::{Bytes, Chunks};
+use spillway_wire::Chunks;
+use spillway_wire::handoff::{Body, Received};
 
-use crate::migration::{ATTEMPTS, MoveTimes};
-
-/// Number of parts that may be in flight: at the beginning, at least and at most.
-const WINDOW: usize = 64;
-const WINDOW_MIN: usize = 4;
-const WINDOW_MAX: usize = 256;
+use super::parts::Parts;
+use super::window::{WINDOW, Window};
+use crate::migration::{ATTEMPTS, MoveTimes, doubled};
 
 /// What a source must send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,59 +22,63 @@ pub(crate) enum Due {
     Failed,
 }
 
+/// A part that was sent and not acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
+    sent_at: Time,
     due: Time,
     attempts: u32,
 }
 
 /// A state that is being sent. An empty one is sent as a single message, *lent*.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Sending {
-    state: Chunks,
-    /// The bytes of the part that is being sent.
-    part: Bytes,
-    times: MoveTimes,
-    parts: u16,
-    /// The first part that was never sent.
-    next: u16,
-    in_flight: BTreeMap<u16, InFlight>,
-    window: usize,
-    /// The window is not halved again before this time.
-    halved_until: Time,
+    parts: Parts,
+    first_interval: Duration,
+    /// The parts from `first` on that were sent; `None`: acknowledged. The first one is in flight. An acknowledgement names at
+    /// most 64 parts behind the first one that is missing, so that the parts are about as few as the window allows.
+    sent: VecDeque<Option<InFlight>>,
+    first: u16,
+    in_flight: usize,
+    window: Window,
     /// No part in flight is due before this time.
     due: Time,
 }
 
 impl Sending {
-    /// `None` if the state has too many parts.
-    pub(crate) fn new(now: Time, state: Chunks, times: MoveTimes) -> Option<Sending> {
-        let parts = u16::try_from(parts_of(state.len()).max(1)).ok()?;
-        let (in_flight, window) = (BTreeMap::new(), WINDOW);
+    /// `None` if the state has too many parts. `window`: that of the target.
+    pub(crate) fn new(now: Time, state: Chunks, times: MoveTimes, window: Window) -> Option<Sending> {
+        let parts = Parts::new(state)?;
+        let sent = VecDeque::with_capacity(usize::from(parts.count()).min(WINDOW));
         Some(Sending {
-            state,
-            part: Bytes::new(),
-            times,
             parts,
-            next: 0,
-            in_flight,
+            first_interval: times.first_interval,
+            sent,
+            first: 0,
+            in_flight: 0,
             window,
-            halved_until: now,
             due: now,
         })
     }
 
     pub(crate) fn state(&self) -> &Chunks {
-        &self.state
+        self.parts.state()
     }
 
     /// Whether all parts were acknowledged.
     pub(crate) fn is_complete(&self) -> bool {
-        self.next == self.parts && self.in_flight.is_empty()
+        self.first == self.parts.count()
     }
 
+    /// The first part that was never sent.
+    fn next(&self) -> u16 {
+        u16::try_from(self.sent.len()).map_or(u16::MAX, |sent| self.first.saturating_add(sent))
+    }
+
+    /// One part may always be in flight: otherwise a state would wait until the parts of other states, which may be lost, were
+    /// acknowledged, and the target would give up.
     fn may_send_new(&self) -> bool {
-        self.next < self.parts && self.in_flight.len() < self.window
+        self.next() < self.parts.count() && (self.in_flight == 0 || self.window.has_room())
     }
 
     /// When the next part is due; `None` if all were acknowledged.
@@ -84,67 +86,88 @@ impl Sending {
         if self.may_send_new() {
             return Some(Time::ZERO);
         }
-        (!self.in_flight.is_empty()).then_some(self.due)
+        (self.in_flight > 0).then_some(self.due)
     }
 
     /// The part that is due, if any. Call again until it returns `None`.
     pub(crate) fn poll(&mut self, now: Time) -> Option<Due> {
+        let timeout = self.window.timeout(self.first_interval);
         if now >= self.due
-            && let Some((number, part)) = self.in_flight.iter_mut().find(|(_, part)| part.due <= now)
+            && let Some((at, part)) =
+                self.sent.iter_mut().enumerate().find_map(|(at, part)| {
+                    part.as_mut().filter(|part| part.due <= now).map(|part| (at, part))
+                })
         {
             if part.attempts >= ATTEMPTS {
                 return Some(Due::Failed);
             }
-            part.due = now + self.times.interval(part.attempts);
+            part.due = now + doubled(timeout, part.attempts);
             part.attempts += 1;
-            let number = *number;
-            if now >= self.halved_until {
-                self.window = (self.window / 2).max(WINDOW_MIN);
-                self.halved_until = now + self.times.interval(0);
-            }
-            return Some(Due::Part(number));
+            self.window.halve(now, timeout);
+            return u16::try_from(at).ok().map(|at| Due::Part(self.first + at));
         }
         if self.may_send_new() {
-            let number = self.next;
-            self.next += 1;
-            let due = now + self.times.interval(0);
-            self.due = if self.in_flight.is_empty() { due } else { self.due.min(due) };
-            self.in_flight.insert(number, InFlight { due, attempts: 1 });
+            let number = self.next();
+            let due = now + timeout;
+            self.due = if self.in_flight == 0 { due } else { self.due.min(due) };
+            self.sent.push_back(Some(InFlight { sent_at: now, due, attempts: 1 }));
+            self.in_flight += 1;
+            self.window.add();
             return Some(Due::Part(number));
         }
-        self.due = self.in_flight.values().map(|part| part.due).min().unwrap_or(self.due);
+        self.due = self.sent.iter().flatten().map(|part| part.due).min().unwrap_or(self.due);
         None
     }
 
-    /// The message that carries a part. A part that is in one chunk of the state is not copied.
+    /// The message that carries a part.
     pub(crate) fn body(&mut self, number: u16) -> Option<Body<'_>> {
-        let total = self.state.len();
-        if total == 0 {
-            return Some(Body::Lent);
-        }
-        self.part = self.state.joined(Part::place(total, number)?)?;
-        Part::at(total, number, &self.part).map(Body::State)
+        self.parts.body(number)
     }
 
     /// The target has these parts. Parts that were never sent do not count.
-    pub(crate) fn handle_received(&mut self, received: Received) {
-        let before = self.in_flight.len();
-        self.in_flight.retain(|number, _| !received.contains(*number));
-        self.window = (self.window + before - self.in_flight.len()).min(WINDOW_MAX);
+    pub(crate) fn handle_received(&mut self, now: Time, received: Received) {
+        let before = self.in_flight;
+        let mut newest = None;
+        for (number, part) in (self.first..).zip(&mut self.sent) {
+            if let Some(one) = part.take_if(|_| received.contains(number)) {
+                self.in_flight -= 1;
+                newest = Some(one);
+            }
+        }
+        while self.sent.front().is_some_and(Option::is_none) {
+            self.sent.pop_front();
+            self.first += 1;
+        }
+        // The acknowledgement of a part that was sent twice may be that of either copy (RFC 6298 §3).
+        if let Some(newest) = newest.filter(|newest| newest.attempts == 1) {
+            self.window.measured(now.since(newest.sent_at));
+        }
+        self.window.remove(before - self.in_flight);
+        self.window.grow(before - self.in_flight);
+    }
+}
+
+/// The parts of a move that has ended are not in flight any more.
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.window.remove(self.in_flight);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use core::time::Duration;
-
     use spillway_wire::handoff::PART_BYTES;
 
     use super::*;
+    use crate::transfer::window::WINDOW_MAX;
 
     fn sending(parts: usize) -> Sending {
+        sending_in(parts, &Window::new())
+    }
+
+    fn sending_in(parts: usize, window: &Window) -> Sending {
         let state = Chunks::from(alloc::vec![7; parts * PART_BYTES]);
-        Sending::new(Time(0), state, MoveTimes::default()).unwrap()
+        Sending::new(Time(0), state, MoveTimes::default(), window.clone()).unwrap()
     }
 
     fn burst(sending: &mut Sending, now: Time) -> usize {
@@ -175,13 +198,13 @@ mod tests {
     fn parts_on_their_way_are_bounded_and_acknowledgements_make_room() {
         let mut sending = sending(500);
         assert_eq!(burst(&mut sending, ms(0)), WINDOW);
-        sending.handle_received(Received { through: 64, beyond: 0 });
+        sending.handle_received(ms(0), Received { through: 64, beyond: 0 });
         assert_eq!(burst(&mut sending, ms(0)), 2 * WINDOW);
-        sending.handle_received(Received { through: 192, beyond: 0 });
+        sending.handle_received(ms(0), Received { through: 192, beyond: 0 });
         assert_eq!(burst(&mut sending, ms(0)), WINDOW_MAX, "the window has a bound");
-        sending.handle_received(Received { through: 448, beyond: 0 });
+        sending.handle_received(ms(0), Received { through: 448, beyond: 0 });
         assert_eq!(burst(&mut sending, ms(0)), 52);
-        sending.handle_received(Received { through: 500, beyond: 0 });
+        sending.handle_received(ms(0), Received { through: 500, beyond: 0 });
         assert!(sending.is_complete() && sending.poll_timeout().is_none());
     }
 
@@ -189,7 +212,7 @@ mod tests {
     fn only_parts_that_are_missing_are_sent_again() {
         let mut sending = sending(10);
         assert_eq!(burst(&mut sending, ms(0)), 10);
-        sending.handle_received(Received { through: 3, beyond: 0b101 });
+        sending.handle_received(ms(0), Received { through: 3, beyond: 0b101 });
         let again: alloc::vec::Vec<_> = core::iter::from_fn(|| sending.poll(ms(1))).collect();
         assert_eq!(again, [3, 5, 7, 8, 9].map(Due::Part));
     }
@@ -198,28 +221,51 @@ mod tests {
     fn an_acknowledgement_of_parts_that_were_never_sent_changes_nothing() {
         let mut sending = sending(100);
         burst(&mut sending, ms(0));
-        sending.handle_received(Received { through: 100, beyond: 0 });
+        sending.handle_received(ms(0), Received { through: 100, beyond: 0 });
         assert!(!sending.is_complete(), "36 parts were never sent");
         assert_eq!(burst(&mut sending, ms(0)), 36);
     }
 
     #[test]
-    fn parts_of_a_state_in_several_chunks_make_the_state() {
-        let bytes: alloc::vec::Vec<u8> = (0..5 * PART_BYTES + 7).map(|at| (at % 251) as u8).collect();
-        let state: Chunks = bytes.chunks(2 * PART_BYTES - 3).map(Bytes::copy_from_slice).collect();
-        let mut sending = Sending::new(Time(0), state, MoveTimes::default()).unwrap();
-        for number in 0..6 {
-            assert_eq!(sending.body(number), Part::of(&bytes, number).map(Body::State));
-        }
-        assert_eq!(sending.body(6), None);
+    fn an_empty_state_is_one_message() {
+        let mut sending = Sending::new(Time(0), Chunks::new(), MoveTimes::default(), Window::new()).unwrap();
+        assert_eq!(sending.poll(Time(0)), Some(Due::Part(0)));
+        assert_eq!(sending.body(0), Some(Body::Lent));
+        sending.handle_received(ms(0), Received { through: 1, beyond: 0 });
+        assert!(sending.is_complete());
     }
 
     #[test]
-    fn an_empty_state_is_one_message() {
-        let mut sending = Sending::new(Time(0), Chunks::new(), MoveTimes::default()).unwrap();
-        assert_eq!(sending.poll(Time(0)), Some(Due::Part(0)));
-        assert_eq!(sending.body(0), Some(Body::Lent));
-        sending.handle_received(Received { through: 1, beyond: 0 });
-        assert!(sending.is_complete());
+    fn states_to_one_server_share_its_window_and_each_has_one_part_in_flight() {
+        let window = Window::new();
+        let mut all: alloc::vec::Vec<Sending> = (0..32).map(|_| sending_in(110, &window)).collect();
+        let sent: alloc::vec::Vec<usize> = all.iter_mut().map(|sending| burst(sending, ms(0))).collect();
+        assert_eq!((sent[0], &sent[1..]), (WINDOW, &[1; 31][..]));
+        assert_eq!(all[1].poll_timeout(), Some(ms(1)), "a state without room waits for its own part only");
+        all[0].handle_received(ms(0), Received { through: 64, beyond: 0 });
+        assert_eq!(all[1].poll_timeout(), Some(Time::ZERO));
+        assert_eq!(burst(&mut all[0], ms(0)), 46);
+        assert_eq!(burst(&mut all[1], ms(0)), 2 * WINDOW - 31 - 46);
+        drop(all);
+        assert_eq!(window.in_flight(), 0, "parts of moves that have ended are not in flight");
+    }
+
+    #[test]
+    fn a_part_whose_acknowledgement_is_late_because_of_load_is_not_sent_again() {
+        let (window, us) = (Window::new(), |us: u64| Time(us * 1000));
+        let mut lost = 0;
+        // Acknowledgements take longer and longer, up to 3 ms.
+        for round in 1..=60 {
+            let mut sending = sending_in(2, &window);
+            assert_eq!(burst(&mut sending, us(0)), 2);
+            let answered_at = us(50 * round);
+            while sending.poll_timeout().unwrap() < answered_at {
+                let now = sending.poll_timeout().unwrap();
+                lost += burst(&mut sending, now);
+            }
+            sending.handle_received(answered_at, Received { through: 2, beyond: 0 });
+            assert!(sending.is_complete());
+        }
+        assert_eq!(lost, 0);
     }
 }

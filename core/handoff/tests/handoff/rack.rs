@@ -165,7 +165,7 @@ impl Rack {
 
     pub fn receive(&mut self, to: u8, payload: &[u8]) {
         let now = self.now;
-        self.agent(to).handle_datagram(now, payload);
+        self.agent(to).handle_datagram(now, &mut payload.to_vec());
     }
 
     pub fn entry(&self) -> Option<FlowView> {

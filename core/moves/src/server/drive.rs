@@ -45,8 +45,8 @@ impl Server {
         self.pass_events(application, now);
     }
 
-    /// Handles the payload of a datagram of the switch or of another server.
-    pub fn handle_datagram<A: Movable>(&mut self, application: &mut A, now: Time, payload: &[u8]) {
+    /// Handles the payload of a datagram of the switch or of another server. Those of other servers are opened in place.
+    pub fn handle_datagram<A: Movable>(&mut self, application: &mut A, now: Time, payload: &mut [u8]) {
         if let Some(agent) = &mut self.agent {
             agent.handle_datagram(now, payload);
             while let Some(load) = agent.poll_load() {

@@ -6,11 +6,12 @@ use spillway_handoff::{Agent, Cause, Event, MoveResult, Step};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
+use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
-use super::Server;
+use super::{Checked, Server};
 use crate::application::{Arrival, Movable};
-use crate::connections::Imported;
+use crate::connections::{Imported, state_at};
 use crate::incidents::{Incident, Loss};
 use crate::orders::OrderResult;
 
@@ -37,8 +38,10 @@ impl Server {
                 self.with_agent(|agent| agent.checked(now, flow, generation, result));
             }
             Event::Import { flow, state, frames, is_return } => {
-                let source = self.reserved.remove(&flow).flatten();
-                self.import(application, now, flow, &state, (is_return, source));
+                let checked = self.reserved.remove(&flow).filter(|_| !is_return);
+                let source = checked.as_ref().and_then(|checked| checked.source);
+                let imported = self.read_imported(&flow, &state, checked);
+                self.import(application, now, flow, imported, (is_return, source));
                 self.deliver_all(application, now, frames);
             }
             Event::Deliver { frames } => self.deliver_all(application, now, frames),
@@ -70,10 +73,25 @@ impl Server {
         if used >= self.connections_max {
             return Err(Reason::NoRoom);
         }
-        self.connections.can_import(now, state, place, |protocol| application.knows_protocol(protocol))?;
+        let state = self
+            .connections
+            .can_import(now, state, place, |protocol| application.knows_protocol(protocol))?;
         let source = self.agent.as_ref().and_then(|agent| agent.source_of(&flow));
-        self.reserved.insert(flow, source);
+        self.reserved.insert(flow, Checked { source, state });
         Ok(())
+    }
+
+    /// The state that is imported: the one that was checked, or one that has come back. `None` if it cannot be read.
+    fn read_imported(
+        &self,
+        flow: &Flow,
+        state: &Chunks,
+        checked: Option<Checked>,
+    ) -> Option<ConnectionState> {
+        let place = self.place(flow)?;
+        let Some(Checked { state: checked, .. }) = checked else { return state_at(state, place).ok() };
+        debug_assert_eq!(state_at(state, place).as_ref(), Ok(&checked), "the last state that was checked");
+        Some(checked)
     }
 
     fn import<A: Movable>(
@@ -81,10 +99,10 @@ impl Server {
         application: &mut A,
         now: Time,
         flow: Flow,
-        state: &Chunks,
+        state: Option<ConnectionState>,
         (is_return, source): (bool, Option<ServerId>),
     ) {
-        let imported = self.place(&flow).and_then(|place| self.connections.import(now, flow, state, place));
+        let imported = state.and_then(|state| self.connections.import(now, flow, state));
         let Some(Imported { conn, peer, listener, attachment }) = imported else {
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;

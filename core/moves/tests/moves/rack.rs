@@ -230,8 +230,8 @@ impl Rack {
         }
         host.look(now, number_of_frames);
         host.server.begin_turn(&mut host.echo, now);
-        for payload in datagrams {
-            host.server.handle_datagram(&mut host.echo, now, &payload);
+        for mut payload in datagrams {
+            host.server.handle_datagram(&mut host.echo, now, &mut payload);
         }
         for frame in frames {
             host.server.deliver(&mut host.echo, now, &frame);

@@ -78,6 +78,17 @@ impl Body<'_> {
         }
     }
 
+    /// Length in bytes.
+    fn length(&self) -> usize {
+        match self {
+            Body::State(part) => field::PART_HEAD_BYTES + part.bytes().len(),
+            Body::Received(_) => field::RECEIVED_BYTES,
+            Body::Refused(_) => field::REFUSED_BYTES,
+            Body::Forward { part, .. } => field::FORWARD_HEAD_BYTES + part.bytes().len(),
+            Body::Accepted | Body::TakenBack | Body::Reclaim | Body::Lent => 0,
+        }
+    }
+
     fn emit(&self, out: &mut Vec<u8>) {
         match self {
             Body::State(part) => part.emit(out),
@@ -140,8 +151,14 @@ impl Message<'_> {
         self.body.kind()
     }
 
+    /// Length of the message before it is sealed, in bytes.
+    pub fn length(&self) -> usize {
+        MESSAGE_HEAD_BYTES + self.body.length()
+    }
+
     /// Appends the message, which is to be sealed, to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
+        let start = out.len();
         let mut head = [0; MESSAGE_HEAD_BYTES];
         (head[field::KIND], head[field::FAMILY]) = (self.kind().code(), self.flow.client().family());
         head[field::GENERATION].copy_from_slice(&self.generation.to_be_bytes());
@@ -152,6 +169,7 @@ impl Message<'_> {
         head[field::SERVICE_PORT].copy_from_slice(&service.port().to_be_bytes());
         out.extend_from_slice(&head);
         self.body.emit(out);
+        debug_assert_eq!(out.len() - start, self.length(), "the length follows from the kind");
     }
 
     /// Parses a message that fills `bytes`, which were opened and so are authentic.

@@ -245,9 +245,9 @@ impl Rack {
     pub(crate) fn deliver_all<A: Application>(&mut self, application: &mut A, now: Time) {
         for index in 0..self.members.len() {
             while !self.members[index].is_paused {
-                let Some(payload) = self.members[index].messages.pop_front() else { break };
+                let Some(mut payload) = self.members[index].messages.pop_front() else { break };
                 self.with(application, now, index, |server, local, now| {
-                    server.handle_datagram(local, now, &payload);
+                    server.handle_datagram(local, now, &mut payload);
                 });
             }
             while !self.members[index].is_paused {
@@ -267,7 +267,7 @@ impl Rack {
         if self.members[index].agent_settings.is_some() && is_datagram(frame) {
             let Some((_, payload)) = datagram_in(frame) else { return };
             return self.with(application, now, index, |server, local, now| {
-                server.handle_datagram(local, now, payload);
+                server.handle_datagram(local, now, &mut payload.to_vec());
             });
         }
         if self.is_forgotten(index, frame) {

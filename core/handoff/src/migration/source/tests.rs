@@ -30,7 +30,7 @@ fn exporting() -> Source {
 
 fn sending() -> Source {
     let mut source = exporting();
-    source.exported(Time(0), Chunks::from(&b"state"[..]));
+    source.exported(Time(0), Chunks::from(&b"state"[..]), Window::new());
     source
 }
 
@@ -204,7 +204,7 @@ fn a_refusal_before_prepared_says_nothing_about_a_target_that_is_ready() {
     let mut source = asking();
     source.handle_refused(Time(1), 8, Reason::NoRoom);
     assert_eq!(source.handle_prepared(Time(1), 9, Import::Ready(site())), Some(Outcome::Export));
-    source.exported(Time(2), Chunks::from(&b"state"[..]));
+    source.exported(Time(2), Chunks::from(&b"state"[..]), Window::new());
     assert_eq!(source.handle_lost_entries(ms(1), ms(101)), None, "the target is asked");
     assert!(source.is_stranded());
 }
@@ -218,7 +218,7 @@ fn without_entries_a_restarted_target_is_not_believed() {
     assert_eq!(source.handle_lost_entries(ms(2), ms(102)), Some(Outcome::LetGo));
     let mut source = exporting();
     source.handle_new_run(ms(1));
-    source.exported(ms(2), Chunks::from(&b"state"[..]));
+    source.exported(ms(2), Chunks::from(&b"state"[..]), Window::new());
     assert_eq!(source.handle_lost_entries(ms(3), ms(103)), None, "the target has never had the state");
 }
 

@@ -18,7 +18,7 @@ use spillway_tcp::isn::Key as SequenceKey;
 use spillway_tcp::{Listener, Resolver, Settings, Stack};
 use spillway_transport::{Time, Transport};
 use spillway_wire::handoff::Run;
-use spillway_wire::switch::{Flow, ServerId};
+use spillway_wire::switch::{Flow, SWITCH_MAGIC, ServerId};
 
 use self::application::Holder;
 use super::thread_cpu;
@@ -52,6 +52,9 @@ pub(super) struct Rack {
     /// Time of the switch, and of passing frames to it: by the clock, because its sections are too short for the thread's CPU
     /// time.
     switch_time: Duration,
+    /// The datagrams of the present turn: those that were sent, and those of the other server that were handled.
+    sent: Vec<Transmit>,
+    handled: Vec<Vec<u8>>,
 }
 
 struct Node {
@@ -73,6 +76,8 @@ impl Rack {
             flows: Vec::new(),
             at: 0,
             switch_time: Duration::ZERO,
+            sent: Vec::new(),
+            handled: Vec::new(),
         };
         rack.join()?;
         for number in 0..connections {
@@ -139,10 +144,15 @@ impl Rack {
     }
 
     fn turn(&mut self, index: usize) {
-        let (now, mut sent) = (self.now, Vec::new());
-        self.nodes[index].turn(now, &mut sent);
+        let (now, mut sent) = (self.now, std::mem::take(&mut self.sent));
+        self.nodes[index].turn(now, &mut sent, &mut self.handled);
+        // A driver copies datagrams into buffers of its own, and returns their memory at once.
+        let sender = &mut self.nodes[1 - index];
+        for payload in self.handled.drain(..) {
+            sender.server.recycle_datagram(Transmit::Server { to: ServerId(sender.id), payload });
+        }
         let from = self.nodes[index].id;
-        for transmit in sent {
+        for transmit in sent.drain(..) {
             match transmit {
                 Transmit::Switch(payload) => self.pass_switch(from, &payload[..]),
                 Transmit::Server { to, payload } => {
@@ -150,6 +160,7 @@ impl Rack {
                 }
             }
         }
+        self.sent = sent;
     }
 
     fn pass_switch(&mut self, from: u8, payload: &[u8]) {
@@ -245,11 +256,14 @@ impl Node {
     }
 
     /// A turn, as that of a driver whose device takes all frames. The frames are for silent clients.
-    fn turn(&mut self, now: Time, sent: &mut Vec<Transmit>) {
+    fn turn(&mut self, now: Time, sent: &mut Vec<Transmit>, handled: &mut Vec<Vec<u8>>) {
         let Node { server, application, datagrams, slot, .. } = self;
         server.begin_turn(application, now);
-        while let Some(datagram) = datagrams.pop_front() {
-            server.handle_datagram(application, now, &datagram);
+        while let Some(mut datagram) = datagrams.pop_front() {
+            server.handle_datagram(application, now, &mut datagram);
+            if !datagram.starts_with(&SWITCH_MAGIC) {
+                handled.push(datagram);
+            }
         }
         server.end_turn(application, now);
         while server.poll_transmit(now, slot).is_some() {}
