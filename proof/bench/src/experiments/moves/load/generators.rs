@@ -192,9 +192,10 @@ fn fill(site: &mut Site, (index, seed): (usize, u64)) -> Result<(), Error> {
     let opened = site.clients[index].run_inside(open)?;
     let (address, stream) =
         opened.map_err(|cause| Error::System { what: "cannot connect to a server".into(), cause })?;
-    for number in 0..site.servers().len() {
+    let servers = site.servers().len();
+    for (number, name) in NAMES.into_iter().enumerate().take(servers) {
         if number > 0 {
-            place(site, (number - 1, Some(address)), NAMES[number], 1)?;
+            place(site, (number - 1, Some(address)), name, 1)?;
         }
         fill_over::<Text>(&stream, (config.server, FILL_TIMEOUT), &config.space(), KEYS, true)
             .map_err(|error| Error::process(error.to_string(), ""))?;
