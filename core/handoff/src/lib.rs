@@ -7,7 +7,7 @@
 //! - `migration`: one move, as its source and as its target see it
 //! - `transfer`: a connection's state in numbered parts; `peers`: datagrams of other servers
 //! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
-//! - `lent`: connections of the original owner that other servers have
+//! - `finished`: how moves to this server have ended; `lent`: connections of the original owner that other servers have
 //! - `budget`, `recent`: bounds of memory and of tables; `timed`: a table of flows with deadlines
 //! - `trace`: times of the steps of moves, for measurements
 #![no_std]
@@ -23,6 +23,7 @@ mod agent;
 mod budget;
 mod buffer;
 mod event;
+mod finished;
 mod forward;
 mod lent;
 mod loads;

@@ -22,15 +22,16 @@ impl<V> Recent<V> {
         Recent { entries: BTreeMap::new(), order: VecDeque::new(), entries_max, inserted: 0 }
     }
 
-    /// Adds an entry, or replaces it; it is the newest then.
-    pub(crate) fn insert(&mut self, flow: Flow, value: V) {
+    /// Adds an entry, or replaces it; it is the newest then. Returns the entry that it has displaced.
+    pub(crate) fn insert(&mut self, flow: Flow, value: V) -> Option<V> {
+        let mut displaced = None;
         self.inserted += 1;
         self.entries.insert(flow, (self.inserted, value));
         self.order.push_back((self.inserted, flow));
         while self.entries.len() > self.entries_max {
-            let Some((number, oldest)) = self.order.pop_front() else { return };
+            let Some((number, oldest)) = self.order.pop_front() else { break };
             if self.is_queued(number, &oldest) {
-                self.entries.remove(&oldest);
+                displaced = self.entries.remove(&oldest).map(|(_, value)| value);
             }
         }
         if self.order.len() > 2 * self.entries.len() + PLACES_MIN {
@@ -38,6 +39,7 @@ impl<V> Recent<V> {
             order.retain(|(number, flow)| self.is_queued(*number, flow));
             self.order = order;
         }
+        displaced
     }
 
     /// Whether this place in the order is that of an entry.
@@ -78,8 +80,7 @@ mod tests {
         for port in [9, 1, 5] {
             recent.insert(flow(port), port);
         }
-        recent.insert(flow(9), 90);
-        recent.insert(flow(7), 7);
+        assert_eq!((recent.insert(flow(9), 90), recent.insert(flow(7), 7)), (None, Some(1)));
         assert_eq!(recent.get(&flow(1)), None, "flow 1 is the oldest; flow 9 was inserted again");
         assert_eq!((recent.get(&flow(9)), recent.get(&flow(5)), recent.len()), (Some(&90), Some(&5), 3));
     }

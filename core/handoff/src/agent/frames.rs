@@ -8,8 +8,9 @@ use spillway_transport::Time;
 use spillway_wire::handoff::Part;
 use spillway_wire::switch::{Flow, Request, ServerId};
 
-use super::{Agent, Finished};
+use super::Agent;
 use crate::event::{Event, Sorted};
+use crate::finished::Finished;
 use crate::forward::frame;
 
 impl Agent {

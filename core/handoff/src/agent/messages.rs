@@ -7,8 +7,9 @@ use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Message, Part, Reason};
 use spillway_wire::switch::{Flow, ServerId};
 
-use super::{Agent, Finished};
+use super::Agent;
 use crate::event::Event;
+use crate::finished::Known;
 use crate::migration::source::Source;
 use crate::peers::Received;
 use crate::trace::{End, Step};
@@ -115,9 +116,15 @@ impl Agent {
     /// Answers a message of a move that has ended here, or of which this server has no record.
     fn answer_finished(&mut self, from: ServerId, flow: Flow, generation: u64) {
         // A flow that was imported so long ago that the move is forgotten has an entry of a later generation.
-        let is_owned = self.finished.get(&flow) == Some(&Finished { generation, is_owned: true })
-            || self.owned.get(&flow).is_some_and(|owned| owned.generation > generation);
-        let body = if is_owned { Body::Accepted } else { Body::Refused(Reason::NoMove) };
+        let has_later = self.owned.get(&flow).is_some_and(|owned| owned.generation > generation);
+        let body = match self.finished.end_of(&flow, generation) {
+            _ if has_later => Body::Accepted,
+            // The source must not continue the connection.
+            Known::Owned | Known::Over => Body::Accepted,
+            Known::Refused => Body::Refused(Reason::NoMove),
+            // The entry decides, or the source gives up.
+            Known::Nothing => return,
+        };
         self.send(from, flow, generation, body);
     }
 

@@ -29,6 +29,7 @@ use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
 use crate::budget::Budget;
 use crate::buffer::HeldFrames;
 use crate::event::{Cause, Event, MoveError, PeerFault, Transmit};
+use crate::finished::FinishedMoves;
 use crate::forward::Forwards;
 use crate::lent::Lent;
 use crate::loads::Loads;
@@ -83,14 +84,6 @@ impl Deadline for Ended {
     }
 }
 
-/// The last move of a flow to this server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Finished {
-    generation: u64,
-    /// Whether this server came to own the flow.
-    is_owned: bool,
-}
-
 /// A server's agent. The driver passes received datagrams, packets and the time, then polls for datagrams and events.
 #[derive(Debug)]
 pub struct Agent {
@@ -106,7 +99,7 @@ pub struct Agent {
     sources: BTreeMap<Flow, Box<Source>>,
     /// Moves to this server, with their sources.
     targets: BTreeMap<Flow, (ServerId, Box<Target>)>,
-    finished: Recent<Finished>,
+    finished: FinishedMoves,
     /// The last export of each flow: the generation of the move, and its target.
     exports: Recent<(u64, ServerId)>,
     lent: Lent,
@@ -185,7 +178,7 @@ impl Agent {
             owned: Timed::new(),
             sources: BTreeMap::new(),
             targets: BTreeMap::new(),
-            finished: Recent::new(FINISHED_MAX),
+            finished: FinishedMoves::new(FINISHED_MAX),
             exports: Recent::new(FINISHED_MAX),
             lent: Lent::new(),
             lending: BTreeSet::new(),

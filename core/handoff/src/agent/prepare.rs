@@ -6,8 +6,9 @@ use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::{Flow, Import, Relay, Request, ServerId, Site};
 
-use super::{Agent, Finished};
+use super::Agent;
 use crate::event::Event;
+use crate::finished::Finished;
 use crate::migration::source::{self, Destination, Source};
 use crate::migration::target::Target;
 use crate::trace::{End, Step};

@@ -60,6 +60,19 @@ impl Directory {
         self.flow_of.get(&name).copied()
     }
 
+    /// Where a connection is, for people.
+    pub(crate) fn place_of(&self, name: Conn) -> String {
+        let flow = self.flow_of(name).map_or_else(String::new, |flow| {
+            let (client, service) = (SocketAddr::from(flow.client()), SocketAddr::from(flow.service()));
+            format!(" of {client} to {service}")
+        });
+        match self.names.handle(name) {
+            Some(handle) => format!("{name:?}{flow} at server {}", handle.server),
+            None if self.transits.contains_key(&name) => format!("{name:?}{flow} on its way"),
+            None => format!("{name:?}{flow} nowhere"),
+        }
+    }
+
     /// The connection of a flow at a server.
     pub(super) fn at(&self, flow: &Flow, server: usize) -> Option<(Conn, Handle)> {
         let name = *self.flows.get(flow)?;
@@ -98,8 +111,9 @@ impl Directory {
     pub(super) fn arrive(&mut self, name: Conn, handle: Handle, is_return: bool) -> Option<Transit> {
         let on_its_way = self.transits.remove(&name).zip(self.flow_of(name));
         let Some((transit, flow)) = on_its_way else {
-            let server = handle.server;
-            self.violations.push(format!("server {server} imports {name:?}, which is not on its way"));
+            let (server, flow) = (handle.server, self.flow_of(name));
+            self.violations
+                .push(format!("server {server} imports {name:?} of {flow:?}, which is not on its way"));
             return None;
         };
         self.names.put(name, handle);

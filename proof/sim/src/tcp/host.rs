@@ -74,7 +74,7 @@ impl Host {
 
     /// Describes a violation if the stacks have more connections than the program and the half-open bound.
     pub(crate) fn exceeded_bound(&self) -> Option<String> {
-        let (all, known) = (self.rack.connections(), self.program.inner.open());
+        let (all, known) = (self.rack.connections(), self.program.inner.open().count());
         let bound = self.rack.half_open_max();
         (all > known + bound).then(|| {
             format!(

@@ -141,8 +141,8 @@ impl Program {
         }
     }
 
-    pub(crate) fn open(&self) -> usize {
-        self.endpoints.len()
+    pub(crate) fn open(&self) -> impl Iterator<Item = Conn> + '_ {
+        self.endpoints.keys().copied()
     }
 
     fn violation(&self, what: String) {

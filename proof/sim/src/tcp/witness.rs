@@ -34,6 +34,12 @@ impl Witness {
         self.former.insert(flow, owner);
     }
 
+    /// Whether a fresh SYN has ended the entry of a flow since its last import: its owner then learns that it does not own the
+    /// flow any more.
+    pub(crate) fn has_ended(&self, flow: &Flow) -> bool {
+        self.former.contains_key(flow)
+    }
+
     /// A server sends a segment other than a reset for a flow whose entry is `entry`.
     ///
     /// # Errors

@@ -449,10 +449,14 @@ impl PhasedWorld for World {
     fn leftovers(&self) -> Vec<String> {
         let mut leftovers = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
-            let (connections, known) = (host.rack.connections(), host.program.inner.open());
+            let (connections, known) = (host.rack.connections(), host.program.inner.open().count());
             if connections > 0 || known > 0 {
+                let open = host.program.inner.open();
+                let places: Vec<String> = open.map(|name| host.rack.directory.place_of(name)).collect();
                 leftovers.push(format!(
-                    "host {index} has {connections} connections and its program {known}: a connection has not ended"
+                    "host {index} has {connections} connections and its program {known}: a connection has not ended \
+                     ({})",
+                    places.join(", ")
                 ));
             }
         }

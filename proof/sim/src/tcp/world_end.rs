@@ -77,8 +77,9 @@ impl World {
     /// Connections lost by design of the switch's protocol.
     pub(crate) fn lost(&self) -> Lost {
         let mut counts = Lost::default();
-        for (_, loss) in self.hosts.iter().flat_map(|host| &host.rack.directory.lost) {
+        for (flow, loss) in self.hosts.iter().flat_map(|host| &host.rack.directory.lost) {
             match loss {
+                Loss::Protocol(Cause::Doubt) if self.witness.has_ended(flow) => {}
                 Loss::Protocol(Cause::Silence) => counts.by_silence += 1,
                 Loss::Protocol(Cause::Restart) => counts.by_restart += 1,
                 Loss::Protocol(Cause::Doubt | Cause::Foreign) => counts.in_doubt += 1,
