@@ -107,6 +107,11 @@ impl Script {
         Some(case)
     }
 
+    /// Whether the fault of the move under way strikes at this step.
+    pub(crate) fn is_for(&self, step: Step) -> bool {
+        self.moving.as_ref().and_then(|moving| moving.case).is_some_and(|case| case.step == step)
+    }
+
     /// The step of a sealed message from one server to another.
     pub(crate) fn step_between(&mut self, from: Cable, to: Cable) -> Option<Step> {
         let moving = self.moving.as_mut().filter(|moving| moving.reached.contains(&Step::RelayedPrepared))?;

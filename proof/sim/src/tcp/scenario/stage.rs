@@ -16,6 +16,8 @@ use crate::tcp::world::{World, WorldEvent};
 /// Offset of the form in a datagram between servers (docs/wire.md), and the form of sealed messages.
 const FORM_AT: usize = 9;
 const FORM_MOVE: u8 = 2;
+/// *own* is late by this time where *received* must be sent: longer than a target waits with it.
+const OWN_LATE: Duration = Duration::from_micros(400);
 
 impl World {
     /// Delays of the copies of a control message that a server sends.
@@ -26,7 +28,13 @@ impl World {
             Kind::Own if from == moving_target => Some(Step::Own),
             _ => None,
         });
-        self.strike(step)
+        let mut delays = self.strike(step);
+        if step == Some(Step::Own) && self.script.as_ref().is_some_and(|script| script.is_for(Step::Received))
+        {
+            // Otherwise *accepted* makes the acknowledgement of a state in one part needless.
+            delays.iter_mut().for_each(|delay| *delay += OWN_LATE);
+        }
+        delays
     }
 
     /// Delays of the copies of a frame that leaves the switch.
