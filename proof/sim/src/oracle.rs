@@ -185,7 +185,10 @@ impl Oracle {
     pub fn judge(&mut self, excused: &BTreeSet<Token>) {
         for token in std::mem::take(&mut self.suspects) {
             if !excused.contains(&token) {
-                self.violation(format!("stream {token:x}: broken, but no fault of this world may break it"));
+                let stream = self.streams.get(&token);
+                self.violation(format!(
+                    "stream {token:x}: broken, but no fault of this world may break it: {stream:?}"
+                ));
             }
         }
     }
