@@ -276,6 +276,11 @@ impl Agent {
             || self.targets.contains_key(flow)
     }
 
+    /// Connections that were exported here and may come back.
+    pub fn exported_connections(&self) -> usize {
+        self.sources.values().filter(|source| source.state().is_some_and(|state| !state.is_empty())).count()
+    }
+
     /// Whether this server moves a connection to another one.
     pub fn is_source(&self, flow: &Flow) -> bool {
         self.sources.contains_key(flow)

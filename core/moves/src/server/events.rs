@@ -69,7 +69,9 @@ impl Server {
         state: &Chunks,
     ) -> Result<(), Reason> {
         let place = self.place(&flow).ok_or(Reason::NoService)?;
-        let used = self.connections.stack().connections() + self.reserved.len();
+        // Connections that have left keep their places until their moves have ended: they may come back.
+        let away = self.agent.as_ref().map_or(0, Agent::exported_connections);
+        let used = self.connections.stack().connections() + self.reserved.len() + away;
         if used >= self.connections_max {
             return Err(Reason::NoRoom);
         }
