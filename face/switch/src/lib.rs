@@ -15,6 +15,7 @@ mod datagram;
 mod entries;
 mod flows;
 mod known;
+mod last_failure;
 mod list;
 mod local;
 mod lock;

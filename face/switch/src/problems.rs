@@ -12,19 +12,9 @@ pub(crate) struct Problems {
     lost: BTreeMap<u8, String>,
     /// Why the last attempt to attach a port has failed.
     refused: BTreeMap<u8, String>,
-    /// Why the program of a user-level stack that has ended could not be removed, at the last attempt.
-    orphan: Option<String>,
 }
 
 impl Problems {
-    /// The outcome of an attempt to remove the program of a user-level stack that has ended. Returns whether it has failed in another
-    /// way than the last attempt: there is one each second.
-    pub(crate) fn is_new_orphan(&mut self, why: Option<String>) -> bool {
-        let is_new = why.is_some() && self.orphan != why;
-        self.orphan = why;
-        is_new
-    }
-
     /// Settings were applied: `failures` has the ports that could not be attached; all others are attached.
     pub(crate) fn applied(&mut self, failures: Vec<(PortId, PortError)>) {
         self.refused = failures.into_iter().map(|(port, error)| (port.number(), error.to_string())).collect();
@@ -77,17 +67,6 @@ pub(crate) fn problem_of(state: &PortState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_same_failure_to_remove_a_program_is_new_once() {
-        let mut problems = Problems::default();
-        let mut is_new = |why: Option<&str>| problems.is_new_orphan(why.map(str::to_owned));
-        assert_eq!(
-            [Some("a"), Some("a"), Some("b"), None, None].map(&mut is_new),
-            [true, false, true, false, false]
-        );
-        assert!(is_new(Some("b")), "after a success");
-    }
 
     #[test]
     fn a_port_says_how_it_lost_its_interface_until_it_is_attached() {

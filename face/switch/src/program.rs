@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::config::{KnownNumbers, Port, SwitchConfig};
 use crate::known;
+use crate::last_failure::LastFailure;
 use crate::port_state::PortState;
 use crate::problems::{Problems, problem_of};
 use crate::tables::Tables;
@@ -23,6 +24,8 @@ use crate::tables::Tables;
 pub(crate) struct Program {
     switch: RwLock<Switch>,
     problems: Mutex<Problems>,
+    /// Of the removal of the program of a user-level stack that has ended.
+    orphan: Mutex<LastFailure>,
     epoch: u64,
     is_adopted: bool,
     flows_max: usize,
@@ -90,7 +93,7 @@ impl Program {
         let mut problems = Problems::default();
         problems.applied(failures);
         let (switch, problems) = (RwLock::new(switch), Mutex::new(problems));
-        Ok(Program { switch, problems, epoch, is_adopted, flows_max })
+        Ok(Program { switch, problems, orphan: Mutex::default(), epoch, is_adopted, flows_max })
     }
 
     /// Detaches the pinned program and removes the tables of a switch whose daemon does not run.
@@ -169,14 +172,14 @@ impl Program {
     pub(crate) fn remove_orphan(&self) {
         let removed = self.read().remove_orphan();
         let why = removed.as_ref().err().map(ToString::to_string);
+        let is_new = self.orphan.lock().unwrap_or_else(PoisonError::into_inner).is_new(why.as_deref());
         if let Ok(Some(number)) = removed {
             info!(
                 "the program number {number} of a user-level stack was removed: its process has ended; the kernel gets its \
                  packets"
             );
         }
-        if self.problems().is_new_orphan(why.clone()) {
-            let why = why.unwrap_or_default();
+        if let Some(why) = why.filter(|_| is_new) {
             warn!(
                 "cannot remove the program of a user-level stack that has ended: {why}; tried again once a second"
             );

@@ -18,6 +18,7 @@ use crate::basis::Basis;
 use crate::change::{ReloadOutcome, check_mode, differences, keep_restart_settings};
 use crate::config::{Port, SwitchConfig, mode_text};
 use crate::entries::Requests;
+use crate::last_failure::LastFailure;
 use crate::local::{Local, LocalServer};
 use crate::messages::Messages;
 use crate::port_state::{PortState, log_changes};
@@ -59,8 +60,8 @@ struct View {
     took: Duration,
     /// Why a part of a refused change is in force: restoring the settings has failed, and is tried again in each turn.
     unrestored: Option<String>,
-    /// Why new Ethernet addresses or MTUs of interfaces could not be written, which is tried again, and was logged.
-    unwritten: Option<String>,
+    /// Of writing new Ethernet addresses and MTUs of interfaces.
+    unwritten: LastFailure,
 }
 
 impl View {
@@ -288,13 +289,13 @@ impl Running {
         let rules = config.rules(self.messages.key().clone());
         match self.program.change(&config, &rules) {
             Ok(()) => {
-                self.view().unwritten = None;
+                self.view().unwritten.is_new(None);
                 let mut held = self.lock_config();
                 log_new_mtus(&held, &config);
                 *held = config;
             }
             Err(error) => {
-                if self.view().unwritten.replace(error.why.clone()).as_ref() != Some(&error.why) {
+                if self.view().unwritten.is_new(Some(&error.why)) {
                     warn!("cannot write new addresses or MTUs of interfaces to the tables: {}", error.why);
                 }
                 found.iter().for_each(|port| self.program.note(port, Some(error.why.clone())));
