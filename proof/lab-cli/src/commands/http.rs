@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::ValueEnum;
-
-use crate::servers::{Http, RequestServer, XdpArgs, run as run_on_stack};
+use crate::servers::{Http, RequestServer, StackArgs};
 
 /// An HTTP server for experiments on moves of connections
 ///
@@ -13,21 +11,10 @@ use crate::servers::{Http, RequestServer, XdpArgs, run as run_on_stack};
 /// than 8 KiB or 64 fields are refused, and their connections closed.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TCP that the server stands on
-    #[arg(long, value_enum, default_value_t = Engine::Xdp)]
-    engine: Engine,
-
     #[command(flatten)]
-    args: XdpArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Engine {
-    /// The user-level stack on AF_XDP
-    Xdp,
+    args: StackArgs,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Engine::Xdp = args.engine;
-    run_on_stack(&args.args, "http", RequestServer::new(Http))
+    args.args.run("http", RequestServer::new(Http))
 }

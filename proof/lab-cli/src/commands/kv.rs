@@ -2,9 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::ValueEnum;
-
-use crate::servers::{RequestServer, Store, XdpArgs, run as run_on_stack};
+use crate::servers::{RequestServer, StackArgs, Store};
 
 /// Maximum total size of the stored items, in bytes.
 const STORE_BYTES_MAX: usize = 64 << 20;
@@ -16,21 +14,10 @@ const STORE_BYTES_MAX: usize = 64 << 20;
 /// replies of all clients have at most 64 MiB: a client beyond them is reset.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The TCP that the server stands on
-    #[arg(long, value_enum, default_value_t = Engine::Xdp)]
-    engine: Engine,
-
     #[command(flatten)]
-    args: XdpArgs,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Engine {
-    /// The user-level stack on AF_XDP
-    Xdp,
+    args: StackArgs,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let Engine::Xdp = args.engine;
-    run_on_stack(&args.args, "kv", RequestServer::new(Store::new(STORE_BYTES_MAX)))
+    args.args.run("kv", RequestServer::new(Store::new(STORE_BYTES_MAX)))
 }

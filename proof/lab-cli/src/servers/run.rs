@@ -83,6 +83,31 @@ pub(crate) struct XdpArgs {
     work: Duration,
 }
 
+/// Options of a server that stands on no other TCP than the user-level stack.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct StackArgs {
+    /// The TCP that the server stands on
+    #[arg(long, value_enum, default_value_t = Engine::Xdp)]
+    engine: Engine,
+
+    #[command(flatten)]
+    args: XdpArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Engine {
+    /// The user-level stack on AF_XDP
+    Xdp,
+}
+
+impl StackArgs {
+    /// Runs the server of a command, as [`run`].
+    pub(crate) fn run<A: Movable + Send + 'static>(&self, command: &str, application: A) -> ExitCode {
+        let Engine::Xdp = self.engine;
+        run(&self.args, command, application)
+    }
+}
+
 /// Runs a server until SIGTERM. Prints a line when clients can connect. The application must use no attachments.
 pub(crate) fn run<A: Movable + Send + 'static>(args: &XdpArgs, command: &str, application: A) -> ExitCode {
     let served = start_log().map_err(EngineError::Host).and_then(|()| {
