@@ -162,14 +162,15 @@ impl LinkEnd {
         !self.room.is_empty()
     }
 
-    pub(crate) fn want_room(&mut self, id: Id) {
+    /// The next credit of the peer is reported by [`poll_room`](Self::poll_room).
+    pub(crate) fn want_credit(&mut self, id: Id) {
         if let Some(connection) = self.get_mut(id) {
             connection.outgoing.want_room();
         }
     }
 
-    /// As [`want_room`](Self::want_room); if the link has too many pending bytes, also after the next batch.
-    pub(crate) fn want_any_room(&mut self, id: Id) {
+    /// As [`want_credit`](Self::want_credit); if the link has too many pending bytes, also after the next batch.
+    pub(crate) fn want_room(&mut self, id: Id) {
         let is_full = self.batching.free_bytes() == 0;
         let Some(connection) = self.get_mut(id) else { return };
         connection.outgoing.want_room();

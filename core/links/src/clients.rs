@@ -136,8 +136,11 @@ impl Clients {
         if granted == 0 {
             return None;
         }
-        let rest = client.input.split_off(granted);
-        let taken = core::mem::replace(&mut client.input, rest);
+        let taken = if granted == client.input.len() {
+            core::mem::take(&mut client.input)
+        } else {
+            client.input.drain(..granted).collect()
+        };
         self.waiting_bytes -= taken.len();
         Some(taken)
     }

@@ -37,7 +37,7 @@ impl OpenerLink {
     /// Makes [`poll_room`](Self::poll_room) return this connection when the server next raises its credit.
     /// For a caller that reads at most [`credit`](Self::credit) bytes from its client.
     pub fn want_room(&mut self, id: Id) {
-        self.link_end.want_room(id);
+        self.link_end.want_credit(id);
     }
 
     /// Raises the window. The server receives the larger credit when bytes are next [consumed](Self::consumed).

@@ -54,10 +54,11 @@ impl ServerLink {
     /// Makes [`poll_room`](Self::poll_room) return this connection when it next gets room: when the peer raises its credit, or
     /// a batch has left a full link. For a caller that reads at most as many bytes as there is room for replies.
     pub fn want_room(&mut self, id: Id) {
-        self.link_end.want_any_room(id);
+        self.link_end.want_room(id);
     }
 
-    /// A connection with room again after `compose` took only a part, or after [`want_room`](Self::want_room). Call until `None`, after each input and batch.
+    /// A connection with room again after `compose` took only a part, or after [`want_room`](Self::want_room). Call until
+    /// `None`, after each input and batch.
     #[must_use]
     pub fn poll_room(&mut self) -> Option<Id> {
         self.link_end.poll_room()
