@@ -33,8 +33,8 @@ pub enum Behind {
 }
 
 impl SwitchAt {
-    /// The switch whose program is at an interface of the calling thread's network namespace. `None`: there is none, or this
-    /// process cannot read its pins.
+    /// Finds the switch whose program is at an interface. The interface is one of the calling thread's network namespace.
+    /// `None`: no switch has its program there, or this process must not read the switch's pins.
     ///
     /// # Errors
     /// The interface does not exist, or the system has failed.

@@ -64,7 +64,8 @@ impl Rack {
         application.handle(now, name, Event::Lost(LostReason::Failed), self);
     }
 
-    /// Connections between two servers that neither end can continue now. In worlds without restarts there are none.
+    /// Ends connections that are on their way between two servers, if neither server can continue them any more. That happens
+    /// only after a restart of one of the two.
     pub(super) fn lose_abandoned<A: Application>(&mut self, application: &mut A, now: Time) {
         let names = self.directory.transits.keys();
         let moving: Vec<Flow> = names.filter_map(|name| self.directory.flow_of(*name)).collect();
