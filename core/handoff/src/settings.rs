@@ -39,6 +39,18 @@ pub struct Settings {
     pub limits: Limits,
 }
 
+impl Settings {
+    /// The server with this Ethernet address.
+    pub(crate) fn server_with(&self, mac: Mac) -> Option<ServerId> {
+        self.peers.iter().find(|peer| peer.mac == mac).map(|peer| peer.id)
+    }
+
+    /// The Ethernet address of a server.
+    pub(crate) fn mac_of(&self, server: ServerId) -> Option<Mac> {
+        self.peers.iter().find(|peer| peer.id == server).map(|peer| peer.mac)
+    }
+}
+
 /// A service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {

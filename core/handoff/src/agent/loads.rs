@@ -41,7 +41,7 @@ impl Agent {
         if !self.loads.take(sequence) || answer.status != Status::Ok || answer.state != FlowState::Owned {
             return;
         }
-        let server = answer.owner.and_then(|owner| self.server_with(owner.mac()));
+        let server = answer.owner.and_then(|owner| self.settings.server_with(owner.mac()));
         if let Some(server) = server.filter(|server| *server != self.settings.id) {
             let age = Duration::from_millis(u64::from(answer.lifetime_ms));
             let (load, free_places) = (answer.load, answer.free_places);

@@ -1,6 +1,5 @@
 //! Messages of other servers.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
@@ -67,8 +66,8 @@ impl Agent {
 
     /// The move of a flow to the server `to`; `None` if the flow does not move there.
     fn source_to(&mut self, to: ServerId, flow: &Flow) -> Option<&mut Source> {
-        let mac = self.settings.peers.iter().find(|peer| peer.id == to)?.mac;
-        self.sources.get_mut(flow).map(Box::as_mut).filter(|source| source.is_to(mac))
+        let mac = self.settings.mac_of(to)?;
+        self.sources.get_mut(flow).filter(|source| source.is_to(mac))
     }
 
     fn handle_part(&mut self, now: Time, from: ServerId, (flow, generation): (Flow, u64), part: &Part<'_>) {
@@ -117,8 +116,8 @@ impl Agent {
     fn answer_finished(&mut self, from: ServerId, flow: Flow, generation: u64) {
         // A flow that was imported so long ago that the move is forgotten has an entry of a later generation.
         let has_later = self.owned.get(&flow).is_some_and(|owned| owned.generation > generation);
-        let body = match self.finished.end_of(&flow, generation) {
-            _ if has_later => Body::Accepted,
+        let known = if has_later { Known::Over } else { self.finished.end_of(&flow, generation) };
+        let body = match known {
             // The source must not continue the connection.
             Known::Owned | Known::Over => Body::Accepted,
             Known::Refused => Body::Refused(Reason::NoMove),

@@ -15,7 +15,6 @@ mod prepare;
 mod steps;
 mod timers;
 
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -23,7 +22,6 @@ use core::time::Duration;
 use spillway_transport::Time;
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::packet::ethernet::Mac;
 use spillway_wire::switch::{Endpoint, Flow, Kind, ServerId, Site};
 
 use crate::budget::Budget;
@@ -95,10 +93,9 @@ pub struct Agent {
     held_bytes: Budget,
     state_bytes: Budget,
     owned: Timed<Owned>,
-    /// Moves from this server. Boxed, because a node of a map has room for eleven values.
-    sources: BTreeMap<Flow, Box<Source>>,
+    sources: BTreeMap<Flow, Source>,
     /// Moves to this server, with their sources.
-    targets: BTreeMap<Flow, (ServerId, Box<Target>)>,
+    targets: BTreeMap<Flow, (ServerId, Target)>,
     finished: FinishedMoves,
     /// The last export of each flow: the generation of the move, and its target.
     exports: Recent<(u64, ServerId)>,
@@ -276,9 +273,10 @@ impl Agent {
             || self.targets.contains_key(flow)
     }
 
-    /// Connections that were exported here and may come back.
-    pub fn exported_connections(&self) -> usize {
-        self.sources.values().filter(|source| source.state().is_some_and(|state| !state.is_empty())).count()
+    /// Whether at least `count` connections were exported here and may come back. Looks at all moves only if there are as many.
+    pub fn has_exported(&self, count: usize) -> bool {
+        let may_return = |source: &&Source| source.state().is_some_and(|state| !state.is_empty());
+        self.sources.len() >= count && self.sources.values().filter(may_return).count() >= count
     }
 
     /// Whether this server moves a connection to another one.
@@ -289,14 +287,13 @@ impl Agent {
     /// Whether the connection is still to be exported. A driver that does not export at once, but when the connection's
     /// frames have left, must ask before: the move may have ended since [`Event::Export`].
     pub fn is_exporting(&self, flow: &Flow) -> bool {
-        self.sources.get(flow).is_some_and(|source| source.is_exporting())
+        self.sources.get(flow).is_some_and(Source::is_exporting)
     }
 
     /// The connection was exported: the answer to [`Event::Export`].
     pub fn exported(&mut self, now: Time, flow: Flow, state: Chunks) {
         let Some(source) = self.sources.get_mut(&flow) else { return };
-        let mac = source.destination().map(|to| to.target.mac());
-        let target = self.settings.peers.iter().find(|peer| Some(peer.mac) == mac).map(|peer| peer.id);
+        let target = source.destination().and_then(|to| self.settings.server_with(to.target.mac()));
         let window = target.and_then(|target| self.peers.window(target)).unwrap_or_else(Window::new);
         source.exported(now, state, window);
         if let Some(trace) = &mut self.trace {
@@ -341,7 +338,7 @@ impl Agent {
 
     fn begin(&mut self, flow: Flow, source: Source) {
         self.forget_requests(&flow);
-        self.sources.insert(flow, Box::new(source));
+        self.sources.insert(flow, source);
     }
 
     /// Times and an empty buffer for a new move.
@@ -388,11 +385,6 @@ impl Agent {
 
     /// A server's site, with the service's own address: the server states its place in *prepared*.
     fn site_of(&self, server: ServerId, flow: &Flow) -> Option<Site> {
-        let peer = self.settings.peers.iter().find(|peer| peer.id == server)?;
-        Site::new(flow.service(), peer.mac)
-    }
-
-    fn server_with(&self, mac: Mac) -> Option<ServerId> {
-        self.settings.peers.iter().find(|peer| peer.mac == mac).map(|peer| peer.id)
+        Site::new(flow.service(), self.settings.mac_of(server)?)
     }
 }

@@ -118,7 +118,7 @@ impl Agent {
     /// Informs the target that the switch has confirmed the source as the flow's owner, so that the target stops waiting.
     fn send_taken_back(&mut self, flow: Flow, source: &Source) {
         let Some(to) = source.destination() else { return };
-        if let Some(target) = self.server_with(to.target.mac()) {
+        if let Some(target) = self.settings.server_with(to.target.mac()) {
             self.send(target, flow, to.generation, Body::TakenBack);
         }
     }

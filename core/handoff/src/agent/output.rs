@@ -56,12 +56,12 @@ impl Agent {
     /// is due.
     fn poll_parts(&mut self, now: Time, flow: Flow) -> bool {
         let Some(source) = self.sources.get_mut(&flow) else { return false };
+        let target = source.destination().and_then(|to| self.settings.server_with(to.target.mac()));
         let mut is_due = false;
         while let Some((to, body)) = source.poll_part(now) {
             is_due = true;
             let message = Message { flow, generation: to.generation, body };
-            let peer = self.settings.peers.iter().find(|peer| peer.mac == to.target.mac());
-            if let Some(to) = peer.map(|peer| peer.id)
+            if let Some(to) = target
                 && let Some(payload) = self.peers.seal(to, &message)
             {
                 self.outputs.push_back(Transmit::Server { to, payload });

@@ -1,7 +1,5 @@
 //! *prepare* and *prepared*, which the switch relays from one end of a move to the other.
 
-use alloc::boxed::Box;
-
 use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::{Flow, Import, Relay, Request, ServerId, Site};
@@ -59,7 +57,7 @@ impl Agent {
                 held = earlier.held;
             }
             let target = Target::new(now, flow, generation, place, (times, held));
-            self.targets.insert(flow, (source, Box::new(target)));
+            self.targets.insert(flow, (source, target));
         }
         let prepared = self.targets.get_mut(&flow).filter(|(_, target)| target.generation() == generation);
         if let Some(prepared) = prepared.map(|(_, target)| target.prepared(now)) {
