@@ -126,7 +126,8 @@ pub trait Transport {
     /// Opens or closes a listener; all are closed at first. The host refuses connections to a closed listener.
     fn set_listening(&mut self, listener: u16, open: bool);
 
-    /// Number of bytes that `send` would take now.
+    /// Number of bytes that `send` would take now. This reserves nothing: it shrinks when other connections use what they share
+    /// with this one, such as a link.
     fn room(&self, conn: Conn) -> usize;
 
     /// Takes a prefix of `bytes` for transmission and returns its length. Bytes taken within one turn leave together at
