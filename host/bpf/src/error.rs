@@ -10,18 +10,35 @@ use rustix::thread::{CapabilitySet, capabilities};
 pub struct BpfError {
     /// What failed, such as "cannot load the program `steer`".
     action: String,
+    /// The capabilities without which the kernel refuses the operation.
+    needed: CapabilitySet,
     source: libbpf_rs::Error,
 }
+
+/// What programs for packets need.
+const PACKETS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
+/// What programs need that read the kernel's structures.
+const TRACING: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
 
 impl BpfError {
     /// For `map_err`. `action`: what failed.
     pub(crate) fn of(action: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
-        move |source| BpfError { action: action.into(), source }
+        move |source| BpfError { action: action.into(), needed: PACKETS, source }
     }
 
-    /// Whether the process lacks CAP_BPF or CAP_NET_ADMIN.
+    /// The same error of a program that reads the kernel's structures.
+    pub(crate) fn of_tracing(self) -> BpfError {
+        BpfError { needed: TRACING, ..self }
+    }
+
+    /// Whether the process lacks a capability: CAP_BPF, and CAP_NET_ADMIN or, for programs that read the kernel's structures,
+    /// CAP_PERFMON.
     pub fn is_unprivileged(&self) -> bool {
-        self.is_denied() && !is_privileged()
+        self.is_denied() && !has(self.needed)
+    }
+
+    fn needed_names(&self) -> &'static str {
+        if self.needed == TRACING { "CAP_BPF and CAP_PERFMON" } else { "CAP_BPF and CAP_NET_ADMIN" }
     }
 
     /// The verifier's refusal of a program is the same error as a lack of privileges.
@@ -39,9 +56,10 @@ impl fmt::Display for BpfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:#}", self.action, self.source)?;
         if self.is_unprivileged() {
-            f.write_str("; it needs root, or CAP_BPF and CAP_NET_ADMIN")?;
+            write!(f, "; it needs root, or {}", self.needed_names())?;
         } else if self.is_denied() {
-            f.write_str("; the process has CAP_BPF and CAP_NET_ADMIN, so the kernel's verifier has refused the program")?;
+            let names = self.needed_names();
+            write!(f, "; the process has {names}, so the kernel's verifier has refused the program")?;
         }
         Ok(())
     }
@@ -49,8 +67,7 @@ impl fmt::Display for BpfError {
 
 impl std::error::Error for BpfError {}
 
-/// Whether the calling thread may load programs.
-fn is_privileged() -> bool {
-    let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
+/// Whether the calling thread has these capabilities.
+fn has(needed: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
