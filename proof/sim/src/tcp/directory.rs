@@ -1,6 +1,6 @@
 //! Which connections the program of a host has, where each of them is, and what has happened to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use spillway_handoff::Cause;
@@ -30,6 +30,10 @@ pub(crate) struct Directory {
     pub(crate) moved: Vec<Flow>,
     /// Connections that were lost without a violation.
     pub(crate) lost: Vec<(Flow, Loss)>,
+    /// Losses that [`take_new_losses`](Self::take_new_losses) has returned.
+    losses_seen: usize,
+    /// Connections that the program opened, and that were lost without a violation, here or at their other end.
+    pub(crate) excused: BTreeSet<Conn>,
     pub(crate) violations: Vec<String>,
 }
 
@@ -47,6 +51,8 @@ impl Directory {
             imports: Vec::new(),
             moved: Vec::new(),
             lost: Vec::new(),
+            losses_seen: 0,
+            excused: BTreeSet::new(),
             violations: Vec::new(),
         }
     }
@@ -149,6 +155,19 @@ impl Directory {
         }
     }
 
+    /// Flows of the losses since the last call.
+    pub(crate) fn take_new_losses(&mut self) -> Vec<Flow> {
+        let seen = std::mem::replace(&mut self.losses_seen, self.lost.len());
+        self.lost[seen..].iter().map(|(flow, _)| *flow).collect()
+    }
+
+    /// A connection was lost without a violation: it is excused if the program opened it. A connection that the program opens
+    /// later with the same ends is another one: after a restart a stack may choose a port of its earlier run.
+    pub(crate) fn excuse(&mut self, flow: &Flow) {
+        let ends = (flow.client().into(), flow.service().into());
+        self.excused.extend(self.opened.get(&ends));
+    }
+
     /// Gives up a connection between two servers. Returns its name if the program still uses it.
     pub(super) fn give_up(&mut self, flow: Flow, loss: Loss) -> Option<Conn> {
         self.record_loss(flow, loss);
@@ -156,5 +175,29 @@ impl Directory {
         self.names.remove(name);
         let is_aborted = self.transits.remove(&name).is_some_and(|transit| transit.is_aborted());
         (!is_aborted).then_some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+    use crate::tcp::moves::When;
+
+    #[test]
+    fn a_loss_excuses_the_connection_that_had_the_ends_then() {
+        let end = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let (client, service) = (end("10.0.0.2:40000"), end("10.0.0.1:80"));
+        let moves = Moves::new(When::Never, Rng::new(1), (None, 1));
+        let mut directory = Directory::new(moves, [end("10.0.0.2:80"), end("10.0.0.2:81")]);
+        let handle = |slot| Handle { server: 0, conn: Conn { slot, generation: 0 } };
+        let first = directory.add_opened(handle(1), (client, service));
+        let flow = Flow::new(client.into(), service.into()).unwrap();
+        directory.record_loss(flow, Loss::Server);
+        assert_eq!(directory.take_new_losses(), [flow]);
+        directory.excuse(&flow);
+        let second = directory.add_opened(handle(2), (client, service));
+        assert_eq!(directory.take_new_losses(), []);
+        assert!(directory.excused.contains(&first) && !directory.excused.contains(&second));
     }
 }

@@ -41,6 +41,8 @@ pub enum PlantedFault {
     ExactReset,
     /// A source continues a connection that it has exported.
     KeepSource,
+    /// The switch lets frames of servers pass that do not own the flow.
+    PassStranger,
     /// A target forgets the packets that have waited for the connection.
     ForgetBuffer,
     /// A target takes a state that it has opened before for a new one: its seal forgets which datagrams were opened.
@@ -51,7 +53,7 @@ pub enum PlantedFault {
 
 impl PlantedFault {
     /// All planted faults.
-    pub const ALL: [PlantedFault; 18] = [
+    pub const ALL: [PlantedFault; 19] = [
         PlantedFault::FlipByte,
         PlantedFault::RepeatSegment,
         PlantedFault::DropSegment,
@@ -67,6 +69,7 @@ impl PlantedFault {
         PlantedFault::ForgetGate,
         PlantedFault::ExactReset,
         PlantedFault::KeepSource,
+        PlantedFault::PassStranger,
         PlantedFault::ForgetBuffer,
         PlantedFault::ReplaySeal,
         PlantedFault::Bounce,
@@ -98,6 +101,7 @@ impl PlantedFault {
             PlantedFault::ForgetGate => "forget-gate",
             PlantedFault::ExactReset => "exact-reset",
             PlantedFault::KeepSource => "keep-source",
+            PlantedFault::PassStranger => "pass-stranger",
             PlantedFault::ForgetBuffer => "forget-buffer",
             PlantedFault::ReplaySeal => "replay-seal",
             PlantedFault::Bounce => "bounce",
@@ -121,6 +125,7 @@ impl PlantedFault {
             PlantedFault::SkipByte => "of 1 that were sent",
             PlantedFault::ExactReset => "broken, but no fault of this world may break it",
             PlantedFault::KeepSource => "two servers transmit",
+            PlantedFault::PassStranger => "the switch lets a frame of",
             PlantedFault::ForgetBuffer => "has waited because of a move",
             PlantedFault::ReplaySeal => "which is not on its way",
             PlantedFault::Bounce => "bounces",
@@ -128,8 +133,13 @@ impl PlantedFault {
     }
 
     pub(crate) fn strikes_in_moves(self) -> bool {
-        use PlantedFault::{AlterQueue, ForgetGate, ForgetLate, ForgetSack, KeepSource, SkipByte};
-        matches!(self, AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate | KeepSource)
+        use PlantedFault::{
+            AlterQueue, ForgetGate, ForgetLate, ForgetSack, KeepSource, PassStranger, SkipByte,
+        };
+        matches!(
+            self,
+            AlterQueue | ForgetSack | ForgetLate | SkipByte | ForgetGate | KeepSource | PassStranger
+        )
     }
 
     /// Plants the fault in the state of a moving connection, if the state has what the fault concerns.

@@ -39,6 +39,9 @@ pub(crate) struct SimulatedSwitch {
     queue: VecDeque<(usize, Vec<u8>)>,
     /// Restarts that lost all entries.
     pub(crate) empty_restarts: u64,
+    /// Planted fault [`PlantedFault::PassStranger`](super::planted_fault::PlantedFault::PassStranger): frames of servers that do
+    /// not own the flow pass.
+    pub(crate) passes_strangers: bool,
     /// Why the switch dropped the last frame that it dropped.
     last_drop: Option<Verdict>,
     /// Frames of each verdict before the last restart that lost all entries.
@@ -58,6 +61,7 @@ impl SimulatedSwitch {
             queue: VecDeque::new(),
             empty_restarts: 0,
             ended: Vec::new(),
+            passes_strangers: false,
             last_drop: None,
             counted: [0; Verdict::ALL.len()],
         }
@@ -127,6 +131,14 @@ impl SimulatedSwitch {
         let departure =
             |port: PortId, frame| Departure { port: usize::from(port.number()), ingress, verdict, frame };
         match decision.action {
+            Action::Drop if self.passes_strangers && verdict == Verdict::DropNotOwner => {
+                let station = self.config.stations.iter().find(|station| frame.starts_with(&station.mac.0));
+                let passed = |port: PortId| Departure {
+                    verdict: Verdict::FromOwner,
+                    ..departure(port, frame.clone())
+                };
+                station.map(|station| passed(station.port)).into_iter().collect()
+            }
             Action::Pass | Action::Drop => {
                 self.last_drop = Some(verdict);
                 Vec::new()

@@ -165,6 +165,7 @@ impl World {
             rng: rng.fork(),
             plan,
         };
+        world.fabric.switch.passes_strangers = planted == Some(PlantedFault::PassStranger);
         let planted_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
             let records = (oracle.clone(), gates.clone());
@@ -268,6 +269,7 @@ impl World {
             let server = self.fabric.cabling.server_id(Cable { host, server });
             self.witness.record_import(flow, server);
         }
+        self.excuse_lost();
         self.trace_drops(host);
         self.trace_timeouts(host);
         for (cable, output) in outputs {

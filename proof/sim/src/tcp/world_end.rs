@@ -1,7 +1,6 @@
 //! The checks at the end of a run, and the connections that were lost by design.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 
 use spillway_handoff::Cause;
 use spillway_rules::Verdict;
@@ -34,6 +33,15 @@ impl World {
         }
     }
 
+    /// Excuses the connections that were lost by design since the last call, at their clients, too.
+    pub(super) fn excuse_lost(&mut self) {
+        for host in 0..self.hosts.len() {
+            for flow in self.hosts[host].rack.directory.take_new_losses() {
+                self.hosts.iter_mut().for_each(|host| host.rack.directory.excuse(&flow));
+            }
+        }
+    }
+
     /// Judges the broken connections: those that were lost by design of the switch's protocol are excused.
     fn judge(&mut self) {
         let lost: BTreeSet<Flow> = self
@@ -44,11 +52,7 @@ impl World {
         let mut tokens: BTreeSet<Token> = BTreeSet::new();
         let mut doubtful = Vec::new();
         for host in &self.hosts {
-            let opened = host.rack.directory.opened.iter();
-            let excused: BTreeSet<Conn> = opened
-                .filter(|(ends, _)| lost.iter().any(|flow| ends_of_flow(flow) == **ends))
-                .map(|(_, name)| *name)
-                .collect();
+            let excused = &host.rack.directory.excused;
             tokens.extend(excused.iter().filter_map(|name| host.program.inner.tokens.get(name)));
             let is_excused = |name: &Conn| {
                 excused.contains(name)
@@ -89,9 +93,4 @@ impl World {
         }
         counts
     }
-}
-
-/// Client and service of a flow as socket addresses.
-fn ends_of_flow(flow: &Flow) -> (SocketAddr, SocketAddr) {
-    (flow.client().into(), flow.service().into())
 }

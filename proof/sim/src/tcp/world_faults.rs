@@ -122,6 +122,7 @@ impl World {
         host.rack.directory.lost.extend(lost);
         let now = host.clock.read(now);
         host.rack.restart(&mut host.program, now, cable.server);
+        self.excuse_lost();
         self.server_restarts += 1;
         self.turn_after(cable.host, 0);
     }

@@ -156,17 +156,27 @@ impl World {
         }
     }
 
-    /// Checks that only one server of a flow is heard in each generation.
+    /// Checks that the switch lets only frames of a flow's owner pass, and frames of one server in each generation.
     fn check_passed(&mut self, departure: &Departure) -> Result<(), String> {
-        let ends = ends_of(&departure.frame).filter(|_| departure.verdict == Verdict::FromOwner);
-        let Some((service, client)) = ends else { return Ok(()) };
-        let (Ok(flow), Some(cable)) =
-            (Flow::new(client.into(), service.into()), self.fabric.cabling.at(departure.ingress))
+        let cabling = &self.fabric.cabling;
+        let lets_pass = matches!(departure.verdict, Verdict::FromOwner | Verdict::Switched | Verdict::Routed);
+        let (Some((source, client)), Some(cable), true) = (
+            ends_of(&departure.frame),
+            cabling.at(departure.ingress),
+            lets_pass && self.plan.switch.servers_per_host > 1,
+        ) else {
+            return Ok(());
+        };
+        let service = cabling.service_of(cable, source).unwrap_or(source);
+        let Some(flow) = Flow::new(client.into(), service.into())
+            .ok()
+            .filter(|_| cabling.services(cable.host).contains(&service))
         else {
             return Ok(());
         };
-        let Some(entry) = self.fabric.switch.flow(&flow) else { return Ok(()) };
-        self.witness.check_passed(flow, self.fabric.cabling.server_id(cable), entry.generation)
+        let original = cabling.server_id(Cable { server: 0, ..cable });
+        let entry = self.fabric.switch.flow(&flow);
+        self.witness.check_passed(flow, cabling.server_id(cable), original, entry.as_ref())
     }
 
     fn trace_frame(&mut self, leg: std::fmt::Arguments<'_>, frame: &[u8], arrivals: &[Arrival]) {

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     frames: bool,
     /// Plant a fault that the checks must find: flip-byte, repeat-segment, drop-segment, early-end,
     /// hasty-acknowledgement, shrink-window, forget-credit, take-damaged; of connections that move: alter-queue,
-    /// forget-sack, forget-late, skip-byte, forget-gate, keep-source; of peers that break the rules: exact-reset
+    /// forget-sack, forget-late, skip-byte, forget-gate, keep-source, pass-stranger; of peers that break the rules: exact-reset
     #[arg(long = "plant", alias = "canary", value_name = "FAULT", value_parser = |name: &str| fault_by_name(PlantedFault::ALL, PlantedFault::name, name))]
     planted: Option<PlantedFault>,
     /// Simulate plain clients, helpers that fail, and a server instead, each on a stack; the only --plant with this
