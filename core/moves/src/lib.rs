@@ -27,6 +27,7 @@ mod meter;
 mod orders;
 mod policy;
 mod reply_source;
+mod reservations;
 mod server;
 
 pub use application::{Arrival, Movable, OwnLoad};

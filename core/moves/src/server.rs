@@ -4,7 +4,7 @@ mod drive;
 mod events;
 mod moving;
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,7 +14,6 @@ use spillway_policy::migration::Decision;
 use spillway_policy::{OutOfBounds, Override};
 use spillway_tcp::Stack;
 use spillway_transport::{Conn, Time};
-use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Endpoint, Flow, ServerId};
 
 use crate::application::Movable;
@@ -25,6 +24,7 @@ use crate::incidents::{Incident, Incidents};
 use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
 use crate::reply_source::ReplySource;
+use crate::reservations::Reservations;
 
 /// Maximum number of results that wait for [`Server::poll_result`]: one for each order. Beyond it the oldest is dropped.
 const RESULTS_MAX: usize = ORDERS_MAX;
@@ -49,8 +49,7 @@ pub struct Server {
     orders: Orders,
     /// Flows that the agent exports when all frames have been sent.
     exports: VecDeque<Flow>,
-    /// Flows whose states were checked: a place is reserved for the connection of each.
-    reserved: BTreeMap<Flow, Checked>,
+    reservations: Reservations,
     policy: Policy,
     /// Requests since the last look at the load.
     served: u32,
@@ -59,15 +58,6 @@ pub struct Server {
     reply_source: Option<ReplySource>,
     counters: Counters,
     blackouts: Blackouts,
-}
-
-/// A state that the stack can import, until this server owns the flow.
-#[derive(Debug)]
-struct Checked {
-    /// The server that the connection comes from.
-    source: Option<ServerId>,
-    /// The state with this server's place. It shares its memory with the agent's copy.
-    state: ConnectionState,
 }
 
 /// Counters of a server since its start.
@@ -105,7 +95,7 @@ impl Server {
             connections_max,
             orders: Orders::default(),
             exports: VecDeque::new(),
-            reserved: BTreeMap::new(),
+            reservations: Reservations::default(),
             policy: Policy::none(),
             served: 0,
             results: VecDeque::new(),
@@ -237,6 +227,11 @@ impl Server {
     /// The next incident. Call it after each turn until it returns `None`.
     pub fn poll_incident(&mut self) -> Option<Incident> {
         self.incidents.poll()
+    }
+
+    /// The number of connections that the stack has, or for which it must have room later.
+    fn used_places(&self) -> usize {
+        self.connections.stack().connections() + self.reservations.len()
     }
 
     fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {

@@ -273,12 +273,6 @@ impl Agent {
             || self.targets.contains_key(flow)
     }
 
-    /// Whether at least `count` connections were exported here and may come back. Looks at all moves only if there are as many.
-    pub fn has_exported(&self, count: usize) -> bool {
-        let may_return = |source: &&Source| source.state().is_some_and(|state| !state.is_empty());
-        self.sources.len() >= count && self.sources.values().filter(may_return).count() >= count
-    }
-
     /// Whether this server moves a connection to another one.
     pub fn is_source(&self, flow: &Flow) -> bool {
         self.sources.contains_key(flow)

@@ -337,18 +337,3 @@ fn moves_and_their_memory_are_bounded() {
     let ended = Event::Ended { flow: flow(), result: MoveResult::Returned(Some(Reason::NoRoom)) };
     assert!(events.contains(&ended), "{events:?}");
 }
-
-/// A server must not give the place of a connection away that may come back.
-#[test]
-fn a_connection_that_has_left_counts_until_its_move_has_ended() {
-    let mut rack = Rack::new();
-    rack.prepare(1, 2);
-    assert!(rack.agent(1).has_exported(0) && !rack.agent(1).has_exported(1), "it has not left yet");
-    let mut rack = Rack::new();
-    let generation = rack.export(1, 2, STATE);
-    assert!(rack.agent(1).has_exported(1) && !rack.agent(1).has_exported(2));
-    let now = rack.now;
-    rack.agent(2).checked(now, flow(), generation, Ok(()));
-    rack.deliver();
-    assert!(!rack.agent(1).has_exported(1), "the target has it");
-}

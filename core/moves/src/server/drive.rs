@@ -116,9 +116,9 @@ impl Server {
     }
 
     fn run_agent_timers(&mut self, now: Time) {
+        let free_places = self.connections_max.saturating_sub(self.used_places());
         let Some(agent) = &mut self.agent else { return };
-        let used = self.connections.stack().connections() + self.reserved.len();
-        agent.set_load(self.policy.load(), self.connections_max.saturating_sub(used));
+        agent.set_load(self.policy.load(), free_places);
         if agent.poll_timeout() <= now {
             agent.handle_timeout(now);
         }

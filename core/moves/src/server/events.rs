@@ -9,19 +9,26 @@ use spillway_wire::handoff::Reason;
 use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
-use super::{Checked, Server};
+use super::Server;
 use crate::application::{Arrival, Movable};
 use crate::connections::{Imported, state_at};
 use crate::incidents::{Incident, Loss};
 use crate::orders::OrderResult;
+use crate::reservations::Checked;
 
 impl Server {
     /// Handles all events of the agent.
     pub(super) fn run_agent<A: Movable>(&mut self, application: &mut A, now: Time) {
         while let Some(event) = self.agent.as_mut().and_then(Agent::poll_event) {
             self.handle_agent_event(application, now, event);
+            self.keep_places();
             self.pass_events(application, now);
         }
+    }
+
+    /// The stack keeps the reserved places free.
+    pub(super) fn keep_places(&mut self) {
+        self.connections.stack_mut().keep_places(self.reservations.len());
     }
 
     pub(super) fn with_agent(&mut self, act: impl FnOnce(&mut Agent)) {
@@ -38,7 +45,8 @@ impl Server {
                 self.with_agent(|agent| agent.checked(now, flow, generation, result));
             }
             Event::Import { flow, state, frames, is_return } => {
-                let checked = self.reserved.remove(&flow).filter(|_| !is_return);
+                self.reservations.end_away(&flow);
+                let checked = self.reservations.end_coming(&flow).filter(|_| !is_return);
                 let source = checked.as_ref().and_then(|checked| checked.source);
                 let imported = self.read_imported(&flow, &state, checked);
                 self.import(application, now, flow, imported, (is_return, source));
@@ -53,7 +61,7 @@ impl Server {
             // `Ended` follows.
             Event::Gone { flow, cause } => self.lost(flow, Loss::GivenUp(cause)),
             Event::Refused { flow, reason, .. } => {
-                self.reserved.remove(&flow);
+                self.reservations.end_coming(&flow);
                 self.incidents.add(Incident::Refused(flow, reason));
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
@@ -69,17 +77,14 @@ impl Server {
         state: &Chunks,
     ) -> Result<(), Reason> {
         let place = self.place(&flow).ok_or(Reason::NoService)?;
-        // Connections that have left keep their places until their moves have ended: they may come back.
-        let used = self.connections.stack().connections() + self.reserved.len();
-        let free = self.connections_max.saturating_sub(used);
-        if free == 0 || self.agent.as_ref().is_some_and(|agent| agent.has_exported(free)) {
+        if self.used_places() >= self.connections_max {
             return Err(Reason::NoRoom);
         }
         let state = self
             .connections
             .can_import(now, state, place, |protocol| application.knows_protocol(protocol))?;
         let source = self.agent.as_ref().and_then(|agent| agent.source_of(&flow));
-        self.reserved.insert(flow, Checked { source, state });
+        self.reservations.add_coming(flow, Checked { source, state });
         Ok(())
     }
 
@@ -157,6 +162,7 @@ impl Server {
     }
 
     fn end_move(&mut self, now: Time, flow: Flow, result: MoveResult) {
+        self.reservations.end_away(&flow);
         self.blackouts.end(now, &flow, result);
         match result {
             MoveResult::Moved => self.counters.moved += 1,

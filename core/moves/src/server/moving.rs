@@ -81,6 +81,8 @@ impl Server {
         self.with_agent(|agent| agent.record_step(&flow, Step::Export));
         match self.connections.export(now, conn) {
             Ok(mut state) => {
+                self.reservations.add_away(flow);
+                self.keep_places();
                 state.attachment = application.leave(now, conn);
                 self.blackouts.begin(now, flow);
                 self.with_agent(|agent| agent.exported(now, flow, state.encode()));

@@ -11,7 +11,7 @@ const AHEAD_BYTES: u64 = 12 * 1024;
 pub struct Client {
     pub stack: Stack,
     conn: Option<Conn>,
-    is_open: bool,
+    pub is_open: bool,
     sent: u64,
     pub returned: u64,
     pub lost: Option<LostReason>,

@@ -1,5 +1,6 @@
 //! Two servers, which echo, behind the switch of core/rules, and a client on a stack of its own, in virtual time.
 
+mod away;
 mod client;
 mod echo;
 mod measures;

@@ -98,6 +98,8 @@ pub struct Rack {
     pub client_sends: bool,
     /// Whether the next datagram of a server, given by its number, to the other server is lost.
     pub is_lost: Box<dyn FnMut(u8) -> bool>,
+    /// A server that gets no answers of the switch, by its number.
+    pub unanswered: Option<u8>,
     /// As in host mode, segments of servers to the client do not pass the switch.
     pub replies_pass_by: bool,
     /// TCP segments that have left server 2 from its place.
@@ -130,6 +132,7 @@ impl Rack {
             client_frames: VecDeque::new(),
             client_sends: true,
             is_lost: Box::new(|_| false),
+            unanswered: None,
             replies_pass_by: false,
             from_place: 0,
         };
@@ -142,14 +145,34 @@ impl Rack {
 
     /// Further clients connect, each with an address of its own.
     pub fn connect_others(&mut self, number: u8) {
-        for last in 0..number {
-            let ip = IpAddr::from([10, 0, 1, last]);
-            let mut client = Client::new(stack(self.now, CLIENT, ip, 1));
-            client.connect(self.now, place(1));
-            self.others.push(client);
-        }
+        (0..number).for_each(|_| self.connect_another());
         self.run(Duration::from_millis(20));
         assert_eq!(self.hosts[0].echo.here.len(), usize::from(number) + 1, "all clients should be connected");
+    }
+
+    /// Another client begins to connect.
+    pub fn connect_another(&mut self) {
+        let ip = IpAddr::from([10, 0, 1, self.others.len() as u8]);
+        let mut client = Client::new(stack(self.now, CLIENT, ip, 1));
+        client.connect(self.now, place(1));
+        self.others.push(client);
+    }
+
+    /// A SYN with the ends of the client's connection, as the client would send it after a restart.
+    pub fn repeated_syn(&self) -> Vec<u8> {
+        let mut client = Client::new(stack(self.now, CLIENT, self.client.address().ip(), 1));
+        client.connect(self.now, place(1));
+        let mut slot = vec![0; 2048];
+        assert_eq!(client.stack.poll_transmit(self.now, &mut slot), None, "the next hop is unknown");
+        client.stack.set_next_hop(self.now, place(1).ip(), Some(mac(1)));
+        let length = client.stack.poll_transmit(self.now, &mut slot).expect("a SYN");
+        assert_eq!(client.address(), self.client.address(), "two stacks with one key choose one port");
+        slot[..length].to_vec()
+    }
+
+    /// A frame reaches a server, whatever the switch's entry says.
+    pub fn pass_to(&mut self, server: u8, frame: Vec<u8>) {
+        self.host(server).frames.push_back(frame);
     }
 
     /// The switch loses all entries, and begins a new epoch.
@@ -279,6 +302,7 @@ impl Rack {
         }
         let action = self.switch.handle_frame(self.now, port(from), &mut frame).action;
         let to = match action {
+            Action::Answer if self.unanswered == Some(from) => return,
             Action::Answer => from,
             Action::To(port) => port.number(),
             _ => return,

@@ -69,8 +69,9 @@ impl core::error::Error for ImportError {}
 
 impl Stack {
     /// Removes a connection, and returns its whole state. Sends nothing to the peer. Segments of the connection that
-    /// still arrive here are dropped silently, because a reset would end the connection on its new stack. Queued bytes
-    /// are moved into the state without a copy.
+    /// still arrive here are dropped silently, because a reset would end the connection on its new stack. A newer SYN with
+    /// its ends opens a connection: a driver that may import the connection again passes no such SYN before, and
+    /// [keeps a place](Self::keep_places) for it. Queued bytes are moved into the state without a copy.
     ///
     /// # Errors
     /// On an error the connection is unchanged.

@@ -18,6 +18,13 @@ impl Stack {
         self.table.set_max(connections);
     }
 
+    /// Keeps this number of places in the table free for connections that will be [imported](Self::import). Peers that
+    /// connect, and [`connect`](Transport::connect), get no place if fewer would be left; an import takes any free place.
+    /// Initially 0.
+    pub fn keep_places(&mut self, places: usize) {
+        self.kept_places = places;
+    }
+
     /// Sets [`Settings::keep_alive`](crate::Settings::keep_alive), for each connection from its next segment on.
     pub fn set_keep_alive(&mut self, keep_alive: Option<KeepAlive>) {
         self.settings.keep_alive = keep_alive;

@@ -13,7 +13,7 @@ use crate::cookies;
 use crate::dropped::Dropped;
 use crate::flow::Flow;
 use crate::narrow::low_half;
-use crate::settings::{Listener, Settings};
+use crate::settings::Listener;
 
 /// Minimum distance of an initial sequence number from the last number that an earlier connection of the flow used.
 const INITIAL_DISTANCE_MIN: u32 = 1 << 16;
@@ -80,12 +80,16 @@ impl Stack {
         ListenResult::Handled
     }
 
-    /// Free places in the table of connections, without those that are kept for connections that this end opens.
+    /// Free places in the table of connections, without those that are kept for imported connections.
+    pub(super) fn free_places(&self) -> u32 {
+        let taken = self.table.len().saturating_add(self.kept_places);
+        self.settings.connections_max.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
+    }
+
+    /// [`free_places`](Self::free_places) without those that are kept for connections that this end opens.
     fn places_for_peers(&self) -> u32 {
-        let Settings { connections_max, connect_reserve, .. } = self.settings;
-        let count = |connections| u32::try_from(connections).unwrap_or(u32::MAX);
-        let kept = connect_reserve.saturating_sub(count(self.table.opened()));
-        connections_max.saturating_sub(kept).saturating_sub(count(self.table.len()))
+        let opened = u32::try_from(self.table.opened()).unwrap_or(u32::MAX);
+        self.free_places().saturating_sub(self.settings.connect_reserve.saturating_sub(opened))
     }
 
     fn open(

@@ -65,6 +65,8 @@ pub struct Stack {
     /// The latest time that a caller has passed.
     now: Time,
     table: Table,
+    /// Free places of the table that only imported connections may take.
+    kept_places: usize,
     events: Events,
     spent: SpentChunks,
     counters: Counters,
@@ -105,6 +107,7 @@ impl Stack {
         Ok(Stack {
             now,
             table: Table::new(settings.connections_max, settings.key),
+            kept_places: 0,
             events: Events::default(),
             spent: SpentChunks::default(),
             counters: Counters::default(),

@@ -25,7 +25,8 @@ pub(super) enum TimeWait {
     /// by resets.
     Aborted,
     /// The connection was exported: segments that arrive here are late, and an answer would end the connection on its
-    /// new stack. A newer SYN is not late: it shows that the connection has ended on the new stack as well.
+    /// new stack. A newer SYN may open a connection: the driver passes it to the stack only when the exported one has
+    /// ended.
     Moved {
         /// The acknowledgement at the time of the export, for comparison with later segments.
         acknowledgement: tcp::Header,

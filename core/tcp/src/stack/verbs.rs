@@ -67,7 +67,7 @@ fn unspecified(ip: IpAddr) -> IpAddr {
 impl Transport for Stack {
     fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
         self.now = self.now.max(now);
-        let conn = self.table.next().ok_or(Full)?;
+        let conn = self.table.next().filter(|_| self.free_places() > 0).ok_or(Full)?;
         let peer = canonical(target);
         // Without an address of the peer's family the connection is lost at once, as with an unreachable network.
         let own = self.settings.own_address(peer.ip());

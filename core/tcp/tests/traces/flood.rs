@@ -236,6 +236,31 @@ fn places_for_connections_of_this_end_are_kept() {
     t.expect(syn());
 }
 
+/// A driver keeps places for connections that come from other stacks, or come back: neither peers nor this end take them.
+#[test]
+fn places_for_imported_connections_are_kept() {
+    let mut t = Trace::new(|settings| (settings.connections_max, settings.half_open_max) = (3, 1));
+    t.establish(syn());
+    let state = t.stack.export(t.now, t.conn()).expect("an established connection");
+    t.select_peer(1).recv(syn());
+    t.expect(syn_ack());
+    t.select_peer(2).recv(syn());
+    t.expect(syn_ack());
+    t.stack.keep_places(2);
+    t.select_peer(2).recv(ack(1).seq(1));
+    t.expect_nothing();
+    t.select_peer(3).recv(syn());
+    t.expect_nothing();
+    assert_eq!((t.stack.connections(), t.counters().connections_refused), (1, 2), "a cookie and a SYN");
+    assert_eq!(t.stack.connect(t.now, SocketAddr::from((PEER, 9999))), Err(Full));
+    t.stack.import(t.now, &state).expect("a place that was kept");
+    t.stack.keep_places(1);
+    assert_eq!(t.stack.connect(t.now, SocketAddr::from((PEER, 9999))), Err(Full));
+    t.stack.keep_places(0);
+    t.select_peer(2).recv(ack(1).seq(1));
+    t.expect_opened();
+}
+
 /// SYN-ACKs are sent to the Ethernet address of the SYN only: forged SYNs must not fill the table of neighbours.
 #[test]
 fn syn_acks_to_silent_peers_need_no_neighbour() {
