@@ -10,35 +10,48 @@ use rustix::thread::{CapabilitySet, capabilities};
 pub struct BpfError {
     /// What failed, such as "cannot load the program `steer`".
     action: String,
-    /// The capabilities without which the kernel refuses the operation.
-    needed: CapabilitySet,
+    needs: Needs,
     source: libbpf_rs::Error,
 }
 
-/// What programs for packets need.
-const PACKETS: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
-/// What programs need that read the kernel's structures.
-const TRACING: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::PERFMON);
+/// The capabilities without which the kernel refuses a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Needs {
+    /// The program handles packets.
+    Packets,
+    /// It reads the kernel's structures.
+    Tracing,
+    /// It does both.
+    Both,
+}
+
+impl Needs {
+    fn capabilities(self) -> (CapabilitySet, &'static str) {
+        use CapabilitySet as Set;
+        match self {
+            Needs::Packets => (Set::BPF | Set::NET_ADMIN, "CAP_BPF and CAP_NET_ADMIN"),
+            Needs::Tracing => (Set::BPF | Set::PERFMON, "CAP_BPF and CAP_PERFMON"),
+            Needs::Both => {
+                (Set::BPF | Set::NET_ADMIN | Set::PERFMON, "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")
+            }
+        }
+    }
+}
 
 impl BpfError {
     /// For `map_err`. `action`: what failed.
     pub(crate) fn of(action: impl Into<String>) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
-        move |source| BpfError { action: action.into(), needed: PACKETS, source }
+        move |source| BpfError { action: action.into(), needs: Needs::Packets, source }
     }
 
-    /// The same error of a program that reads the kernel's structures.
-    pub(crate) fn of_tracing(self) -> BpfError {
-        BpfError { needed: TRACING, ..self }
+    /// The same error of a program with other needs.
+    pub(crate) fn needing(self, needs: Needs) -> BpfError {
+        BpfError { needs, ..self }
     }
 
-    /// Whether the process lacks a capability: CAP_BPF, and CAP_NET_ADMIN or, for programs that read the kernel's structures,
-    /// CAP_PERFMON.
+    /// Whether the process lacks a capability that the program needs.
     pub fn is_unprivileged(&self) -> bool {
-        self.is_denied() && !has(self.needed)
-    }
-
-    fn needed_names(&self) -> &'static str {
-        if self.needed == TRACING { "CAP_BPF and CAP_PERFMON" } else { "CAP_BPF and CAP_NET_ADMIN" }
+        self.is_denied() && !has(self.needs.capabilities().0)
     }
 
     /// The verifier's refusal of a program is the same error as a lack of privileges.
@@ -55,10 +68,10 @@ impl BpfError {
 impl fmt::Display for BpfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {:#}", self.action, self.source)?;
+        let (_, names) = self.needs.capabilities();
         if self.is_unprivileged() {
-            write!(f, "; it needs root, or {}", self.needed_names())?;
+            write!(f, "; it needs root, or {names}")?;
         } else if self.is_denied() {
-            let names = self.needed_names();
             write!(f, "; the process has {names}, so the kernel's verifier has refused the program")?;
         }
         Ok(())

@@ -5,13 +5,14 @@
 //! - [`Steer`]: passes packets of the user-level TCP stack to its AF_XDP sockets, all others to the kernel
 //! - [`Switch`](switch::Switch): forwards frames by rules that servers change with control messages
 //! - [`RemovedSockets`]: reports TCP sockets that the kernel has removed
+//! - [`PeerTimestamps`]: reads the latest timestamp that a TCP connection of the kernel has from its peer
 //! - [`Hub`]: forwards frames between the hosts of the laboratory
 //! - [`Loss`]: drops a share of the IPv4 packets, for the laboratory
 //! - [`Pass`]: passes every packet, a baseline for measurements
 //!
 //! A program is attached to an interface as long as its [`Attachment`] exists. When the process is killed,
-//! the kernel detaches the program. Loading a program needs CAP_BPF and CAP_NET_ADMIN; for removed sockets, CAP_PERFMON instead
-//! of the latter.
+//! the kernel detaches the program. Loading a program needs CAP_BPF and CAP_NET_ADMIN; one that reads the
+//! kernel's structures needs CAP_PERFMON.
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -21,6 +22,7 @@ mod loss;
 mod map;
 mod object;
 mod pass;
+mod peer_timestamp;
 mod removed;
 mod steer;
 pub mod switch;
@@ -31,6 +33,7 @@ pub use error::BpfError;
 pub use hub::Hub;
 pub use loss::Loss;
 pub use pass::Pass;
+pub use peer_timestamp::{PeerTimestamp, PeerTimestamps};
 pub use removed::{Removal, RemovedSockets};
 pub use steer::{AddressRule, Endpoint, Flow, Protocol, Steer, TestRun};
 pub use verdict::{Verdict, VerdictCounters};

@@ -23,6 +23,7 @@ embed!(STEER, "steer.bpf.o");
 embed!(HUB, "hub.bpf.o");
 embed!(LOSS, "loss.bpf.o");
 embed!(PASS, "pass.bpf.o");
+embed!(PEER_TIMESTAMP, "peer_timestamp.bpf.o");
 embed!(REMOVED, "removed.bpf.o");
 embed!(SWITCH, "switch.bpf.o");
 embed!(SWITCH_EGRESS, "switch_egress.bpf.o");

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 
 use libbpf_rs::{Link, MapFlags, RingBuffer, RingBufferBuilder};
 
+use crate::error::Needs;
 use crate::map::Map;
 use crate::{BpfError, object};
 
@@ -58,7 +59,8 @@ impl RemovedSockets {
     /// The process lacks CAP_BPF or CAP_PERFMON; it needs both.
     pub fn load(watched_max: u32) -> Result<RemovedSockets, BpfError> {
         let watched_max = watched_max.clamp(1, WATCHED_MAX);
-        let fails = |error| BpfError::of(format!("cannot load the programs `{NAME}`"))(error).of_tracing();
+        let fails =
+            |error| BpfError::of(format!("cannot load the programs `{NAME}`"))(error).needing(Needs::Tracing);
         let mut object = object::open(NAME, object::REMOVED)?;
         for mut map in object.maps_mut() {
             match map.name().to_str() {

@@ -1,43 +1,19 @@
-//! Reports of removed sockets, with the kernel's TCP in a network namespace of the test.
+//! Reports of removed sockets.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::process::Command;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_linger, socket_cookie};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 use spillway_bpf::{Removal, RemovedSockets};
+
+use crate::{connected, isolated};
 
 /// Time after which the kernel must have reported a socket that it removes at once.
 const PATIENCE: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
-
-/// Loads the programs, and moves the thread to a network namespace with an address. `None` without the privileges.
-fn prepared(watched_max: u32) -> Option<RemovedSockets> {
-    let sockets = match RemovedSockets::load(watched_max) {
-        Err(error) if error.is_unprivileged() => {
-            eprintln!("skipped: {error}");
-            return None;
-        }
-        result => result.unwrap_or_else(|error| panic!("{error}")),
-    };
-    // SAFETY: the flags do not include FILES, so descriptors stay shared with the other threads.
-    if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-        eprintln!("skipped: no network namespace: {error}");
-        return None;
-    }
-    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
-    assert!(up.success());
-    Some(sockets)
-}
-
-fn connected(listener: &TcpListener) -> (TcpStream, TcpStream) {
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (client, listener.accept().unwrap().0)
-}
 
 fn is_readable(sockets: &RemovedSockets, patience: &Timespec) -> bool {
     // SAFETY: `sockets` keeps the descriptor open.
@@ -70,7 +46,7 @@ enum Ending {
 
 #[test]
 fn each_way_to_end_is_reported_once_and_only_active_closers_may_be_in_time_wait() {
-    let Some(mut sockets) = prepared(1_000) else { return };
+    let Some(mut sockets) = isolated(RemovedSockets::load(1_000)) else { return };
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let listener = TcpListener::bind(address).unwrap();
         let mut expected = HashMap::new();
@@ -111,7 +87,7 @@ fn each_way_to_end_is_reported_once_and_only_active_closers_may_be_in_time_wait(
 
 #[test]
 fn sockets_that_live_or_are_not_watched_are_not_reported() {
-    let Some(mut sockets) = prepared(2) else { return };
+    let Some(mut sockets) = isolated(RemovedSockets::load(2)) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (live, peer) = connected(&listener);
     let (ended, forgotten) = connected(&listener);
