@@ -4,6 +4,7 @@
 //!
 //! - [`Steer`]: passes packets of the user-level TCP stack to its AF_XDP sockets, all others to the kernel
 //! - [`Switch`](switch::Switch): forwards frames by rules that servers change with control messages
+//! - [`Stragglers`]: keeps the packets that reach a socket whose connection moves
 //! - [`RemovedSockets`]: reports TCP sockets that the kernel has removed
 //! - [`PeerTimestamps`]: reads the latest timestamp that a TCP connection of the kernel has from its peer
 //! - [`Hub`]: forwards frames between the hosts of the laboratory
@@ -25,6 +26,7 @@ mod pass;
 mod peer_timestamp;
 mod removed;
 mod steer;
+mod stragglers;
 pub mod switch;
 mod verdict;
 
@@ -36,6 +38,7 @@ pub use pass::Pass;
 pub use peer_timestamp::{PeerTimestamp, PeerTimestamps};
 pub use removed::{Removal, RemovedSockets};
 pub use steer::{AddressRule, Endpoint, Flow, Protocol, Steer, TestRun};
+pub use stragglers::{Straggler, Stragglers};
 pub use verdict::{Verdict, VerdictCounters};
 
 /// Maximum number of addresses of a [`Steer`]: `ADDRESSES_MAX` in `c/maps.h`.

@@ -25,6 +25,7 @@ embed!(LOSS, "loss.bpf.o");
 embed!(PASS, "pass.bpf.o");
 embed!(PEER_TIMESTAMP, "peer_timestamp.bpf.o");
 embed!(REMOVED, "removed.bpf.o");
+embed!(STRAGGLERS, "stragglers.bpf.o");
 embed!(SWITCH, "switch.bpf.o");
 embed!(SWITCH_EGRESS, "switch_egress.bpf.o");
 

@@ -2,6 +2,7 @@
 
 mod peer_timestamp;
 mod removed;
+mod stragglers;
 
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;

@@ -1,0 +1,128 @@
+//! Keeps the packets that reach a socket after its connection was held: they had passed the switch's program before, and would
+//! be acknowledged without being part of the captured state.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::mpsc::{self, Receiver};
+
+use libbpf_rs::{Object, RingBuffer, RingBufferBuilder, num_possible_cpus};
+
+use crate::map::Map;
+use crate::{BpfError, object};
+
+/// The name of the program, and of the object in messages.
+const NAME: &str = "keep";
+/// The smallest ring has room for a packet of any length.
+const RING_BYTES_MIN: u32 = 128 * 1024;
+/// The largest ring.
+const RING_BYTES_MAX: u32 = 1 << 30;
+
+/// A packet that a socket has not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Straggler {
+    /// The socket's cookie (`SO_COOKIE`).
+    pub cookie: u64,
+    /// The packet, with its IP header. The kernel may have merged several segments of the peer into it, and its checksums may
+    /// not be valid: the kernel had verified those of the segments.
+    pub packet: Vec<u8>,
+}
+
+/// A filter for sockets that accepts no packet, and copies each.
+///
+/// The file descriptor is readable when [`poll`](Stragglers::poll) has something to return.
+pub struct Stragglers {
+    object: Object,
+    dropped: Map,
+    ring: RingBuffer<'static>,
+    copies: Receiver<Straggler>,
+}
+
+impl Stragglers {
+    /// Loads the filter. `bytes_max`: room for copies of all sockets, rounded up to a power of two; at least 128 KiB.
+    ///
+    /// # Errors
+    /// The process lacks CAP_BPF, or the kernel has no memory.
+    pub fn load(bytes_max: u32) -> Result<Stragglers, BpfError> {
+        let action = || format!("cannot load the program `{NAME}`");
+        let mut open = object::open(NAME, object::STRAGGLERS)?;
+        let cpus = num_possible_cpus().map_err(BpfError::of("cannot count the CPUs"))?;
+        for mut map in open.maps_mut() {
+            match map.name().to_str() {
+                Some("copies") => {
+                    map.set_max_entries(cpus.try_into().unwrap_or(u32::MAX))
+                        .map_err(BpfError::of(action()))?;
+                }
+                Some("stragglers") => {
+                    let bytes = bytes_max.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
+                    map.set_max_entries(bytes).map_err(BpfError::of(action()))?;
+                }
+                _ => {}
+            }
+        }
+        let object = object::load(NAME, open)?;
+        let dropped = Map::of(&object, "dropped")?;
+        let ring_map = Map::of(&object, "stragglers")?;
+        let (sender, copies) = mpsc::channel();
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(ring_map.handle(), move |bytes: &[u8]| {
+                // The receiver exists as long as the ring.
+                _ = Straggler::parse(bytes).map(|straggler| sender.send(straggler));
+                0
+            })
+            .map_err(BpfError::of("cannot open the ring `stragglers`"))?;
+        let ring = builder.build().map_err(BpfError::of("cannot open the ring `stragglers`"))?;
+        Ok(Stragglers { object, dropped, ring, copies })
+    }
+
+    /// Calls `use_it` with the filter, for `SO_ATTACH_BPF` of a socket. The socket keeps the filter until `SO_DETACH_FILTER`.
+    pub fn with_filter<T>(&self, use_it: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
+        use_it(object::program(NAME, &self.object).as_fd())
+    }
+
+    /// The next packet, if there is one. To be called until it returns `None`.
+    ///
+    /// # Errors
+    /// The kernel refuses to read the ring.
+    pub fn poll(&mut self) -> Result<Option<Straggler>, BpfError> {
+        if let Ok(straggler) = self.copies.try_recv() {
+            return Ok(Some(straggler));
+        }
+        // One packet at a time, so that the ring bounds the memory.
+        match self.ring.consume_raw_n(1) {
+            0.. => Ok(self.copies.try_recv().ok()),
+            error => Err(BpfError::of("cannot read the ring `stragglers`")(
+                std::io::Error::from_raw_os_error(-error).into(),
+            )),
+        }
+    }
+
+    /// Packets of all sockets that were not copied: there was no room, or a segment was longer than 65,535 bytes. Their
+    /// senders repeat them.
+    ///
+    /// # Errors
+    /// The kernel refuses to read the map.
+    pub fn dropped(&self) -> Result<u64, BpfError> {
+        self.dropped.sum(0)
+    }
+}
+
+impl AsRawFd for Stragglers {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.epoll_fd()
+    }
+}
+
+impl fmt::Debug for Stragglers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stragglers").field("dropped", &self.dropped).finish_non_exhaustive()
+    }
+}
+
+impl Straggler {
+    /// Reads a `struct copy` of `c/stragglers.bpf.c`.
+    fn parse(bytes: &[u8]) -> Option<Straggler> {
+        let (cookie, packet) = bytes.split_first_chunk()?;
+        Some(Straggler { cookie: u64::from_ne_bytes(*cookie), packet: packet.to_vec() })
+    }
+}
