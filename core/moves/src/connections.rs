@@ -11,6 +11,10 @@ use spillway_wire::handoff::Reason;
 use spillway_wire::state::{Attachment, ConnectionState, StateError};
 use spillway_wire::switch::{Endpoint, Flow};
 
+/// A state with this number of bytes to send is accepted also if this server's send buffer is smaller: the buffer of the
+/// source may be larger.
+const QUEUE_BYTES_ACCEPTED: usize = 1 << 20;
+
 /// The stack, and which connections belong to flows of a service.
 #[derive(Debug)]
 pub struct Connections {
@@ -127,6 +131,10 @@ impl Connections {
         if Endpoint::from(state.peer) != flow.client() {
             return Err(Reason::Invalid);
         }
+        // A source could otherwise fill this server's memory: 16 MiB for each connection.
+        if state.sending.queue.len() > self.stack.settings().send_buffer_bytes.max(QUEUE_BYTES_ACCEPTED) {
+            return Err(Reason::TooLarge);
+        }
         self.stack.can_import(now, &state).map_err(|error| match error {
             ImportError::Full => Reason::NoRoom,
             ImportError::Family => Reason::Family,
@@ -237,8 +245,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// An idle connection of a client.
-    fn state_of(client: &str) -> Chunks {
+    /// A connection of a client, with this number of bytes to send.
+    fn state_of(client: &str, queued: usize) -> Chunks {
         let sending = Sending {
             initial: 7,
             una: 1,
@@ -251,7 +259,7 @@ mod tests {
             wants_room: false,
             is_watched: false,
             reported_acknowledged: 0,
-            queue: Chunks::new(),
+            queue: vec![7; queued].into(),
         };
         let receiving = Receiving {
             initial: 8,
@@ -282,21 +290,37 @@ mod tests {
         state.encode()
     }
 
-    #[test]
-    fn the_state_of_another_clients_connection_is_refused() {
-        let (now, service, place) = (Time(1_000), end("10.0.0.1:80"), end("10.0.0.3:8080"));
+    const PLACE: &str = "10.0.0.3:8080";
+
+    /// Whether a server with a send buffer of this size can import this state of the flow of 10.0.0.2:1000.
+    fn check(send_buffer_bytes: usize, state: &Chunks) -> Result<(SocketAddr, SocketAddr), Reason> {
+        let (now, service, place) = (Time(1_000), end("10.0.0.1:80"), end(PLACE));
         let settings = Settings::new(Mac([2, 0, 0, 0, 0, 3]), place.ip(), 8, isn::Key([3; 16]));
         let listeners = vec![Listener { address: place, is_gated: false }];
-        let stack = Stack::new(now, Settings { listeners, ..settings }).unwrap();
-        let mut connections = Connections::new(stack, vec![service.into()]);
+        let stack = Stack::new(now, Settings { listeners, send_buffer_bytes, ..settings });
+        let mut connections = Connections::new(stack.unwrap(), vec![service.into()]);
         let flow = Flow::new(end("10.0.0.2:1000").into(), service.into()).unwrap();
-        let mut check = |client| {
-            let state = connections.can_import(now, &state_of(client), (&flow, place.into()), |_| false);
-            state.map(|state| (state.local, state.peer))
-        };
-        assert_eq!(check("10.0.0.2:1000"), Ok((place, end("10.0.0.2:1000"))));
+        let state = connections.can_import(now, state, (&flow, place.into()), |_| false);
+        state.map(|state| (state.local, state.peer))
+    }
+
+    #[test]
+    fn the_state_of_another_clients_connection_is_refused() {
+        let check = |client| check(10_000, &state_of(client, 0));
+        assert_eq!(check("10.0.0.2:1000"), Ok((end(PLACE), end("10.0.0.2:1000"))));
         for client in ["10.0.0.2:1001", "10.0.0.9:1000", "[2001:db8::2]:1000"] {
             assert_eq!(check(client), Err(Reason::Invalid), "{client}");
+        }
+    }
+
+    #[test]
+    fn a_state_with_more_bytes_to_send_than_a_server_would_queue_is_refused() {
+        let check = |send_buffer_bytes, queued| {
+            check(send_buffer_bytes, &state_of("10.0.0.2:1000", queued)).map(|_| ())
+        };
+        for (send_buffer_bytes, queued_max) in [(10_000, 1 << 20), (2 << 20, 2 << 20)] {
+            assert_eq!(check(send_buffer_bytes, queued_max), Ok(()));
+            assert_eq!(check(send_buffer_bytes, queued_max + 1), Err(Reason::TooLarge));
         }
     }
 }
