@@ -11,6 +11,10 @@ use spillway_wire::handoff::Reason;
 use spillway_wire::state::{Attachment, ConnectionState, StateError};
 use spillway_wire::switch::{Endpoint, Flow};
 
+/// A state with this number of bytes to send is accepted also if this server's send buffer is smaller: the buffer of the
+/// source may be larger.
+const QUEUE_BYTES_ACCEPTED: usize = 1 << 20;
+
 /// The stack, and which connections belong to flows of a service.
 #[derive(Debug)]
 pub struct Connections {
@@ -105,13 +109,13 @@ impl Connections {
         }
     }
 
-    /// Reads a state, and checks that the stack can import it at this server's place of the service. `knows_protocol`: whether
-    /// the application can read attachments of a protocol.
+    /// Reads a state, and checks that it is that of the flow's connection, and that the stack can import it at this server's
+    /// place of the service. `knows_protocol`: whether the application can read attachments of a protocol.
     pub(crate) fn can_import(
         &mut self,
         now: Time,
         state: &Chunks,
-        place: Endpoint,
+        (flow, place): (&Flow, Endpoint),
         knows_protocol: impl FnOnce(&str) -> bool,
     ) -> Result<ConnectionState, Reason> {
         let state = state_at(state, place).map_err(|error| match error {
@@ -122,6 +126,14 @@ impl Connections {
         })?;
         if state.attachment.as_ref().is_some_and(|attachment| !knows_protocol(attachment.protocol())) {
             return Err(Reason::Feature);
+        }
+        // The switch lets the source move this flow only, not that of another client.
+        if Endpoint::from(state.peer) != flow.client() {
+            return Err(Reason::Invalid);
+        }
+        // A source could otherwise fill this server's memory: 16 MiB for each connection.
+        if state.sending.queue.len() > self.stack.settings().send_buffer_bytes.max(QUEUE_BYTES_ACCEPTED) {
+            return Err(Reason::TooLarge);
         }
         self.stack.can_import(now, &state).map_err(|error| match error {
             ImportError::Full => Reason::NoRoom,
@@ -216,5 +228,99 @@ impl Transport for Connections {
         // No event follows, but the agent must learn that the connection has ended.
         let flow = self.remove(conn);
         self.aborted.extend(flow);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use spillway_tcp::{Listener, Settings, isn};
+    use spillway_wire::packet::ethernet::Mac;
+    use spillway_wire::state::{Agreed, Finish, Receiving, Sending, Stage};
+
+    use super::*;
+
+    fn end(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// A connection of a client, with this number of bytes to send.
+    fn state_of(client: &str, queued: usize) -> Chunks {
+        let sending = Sending {
+            initial: 7,
+            una: 1,
+            nxt: 1,
+            window: 1000,
+            window_largest: 1000,
+            window_update: None,
+            scale: 0,
+            finish: Finish::No,
+            wants_room: false,
+            is_watched: false,
+            reported_acknowledged: 0,
+            queue: vec![7; queued].into(),
+        };
+        let receiving = Receiving {
+            initial: 8,
+            next: 1,
+            granted: 1000,
+            edge: 1000,
+            window_largest: 1000,
+            scale: 0,
+            fin: None,
+            reported_finished: false,
+            gate: None,
+            acknowledged: 1,
+            owes: false,
+            late: vec![],
+        };
+        let state = ConnectionState {
+            local: end("10.0.0.1:80"),
+            peer: end(client),
+            stage: Stage::Established,
+            listener: Some(0),
+            sending,
+            receiving,
+            agreed: Agreed { mss: 1460, has_sack: false, stamps: None },
+            received_age_ns: 0,
+            recovery: None,
+            attachment: None,
+        };
+        state.encode()
+    }
+
+    const PLACE: &str = "10.0.0.3:8080";
+
+    /// Whether a server with a send buffer of this size can import this state of the flow of 10.0.0.2:1000.
+    fn check(send_buffer_bytes: usize, state: &Chunks) -> Result<(SocketAddr, SocketAddr), Reason> {
+        let (now, service, place) = (Time(1_000), end("10.0.0.1:80"), end(PLACE));
+        let settings = Settings::new(Mac([2, 0, 0, 0, 0, 3]), place.ip(), 8, isn::Key([3; 16]));
+        let listeners = vec![Listener { address: place, is_gated: false }];
+        let stack = Stack::new(now, Settings { listeners, send_buffer_bytes, ..settings });
+        let mut connections = Connections::new(stack.unwrap(), vec![service.into()]);
+        let flow = Flow::new(end("10.0.0.2:1000").into(), service.into()).unwrap();
+        let state = connections.can_import(now, state, (&flow, place.into()), |_| false);
+        state.map(|state| (state.local, state.peer))
+    }
+
+    #[test]
+    fn the_state_of_another_clients_connection_is_refused() {
+        let check = |client| check(10_000, &state_of(client, 0));
+        assert_eq!(check("10.0.0.2:1000"), Ok((end(PLACE), end("10.0.0.2:1000"))));
+        for client in ["10.0.0.2:1001", "10.0.0.9:1000", "[2001:db8::2]:1000"] {
+            assert_eq!(check(client), Err(Reason::Invalid), "{client}");
+        }
+    }
+
+    #[test]
+    fn a_state_with_more_bytes_to_send_than_a_server_would_queue_is_refused() {
+        let check = |send_buffer_bytes, queued| {
+            check(send_buffer_bytes, &state_of("10.0.0.2:1000", queued)).map(|_| ())
+        };
+        for (send_buffer_bytes, queued_max) in [(10_000, 1 << 20), (2 << 20, 2 << 20)] {
+            assert_eq!(check(send_buffer_bytes, queued_max), Ok(()));
+            assert_eq!(check(send_buffer_bytes, queued_max + 1), Err(Reason::TooLarge));
+        }
     }
 }

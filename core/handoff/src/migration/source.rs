@@ -325,7 +325,10 @@ impl Source {
         if !is_ours {
             return None;
         }
-        self.refusal = Some(reason);
+        // A target that has given the flow back answers the parts that arrive later by *no such move*.
+        if reason != Reason::NoMove || self.refusal.is_none() {
+            self.refusal = Some(reason);
+        }
         self.doubt(now);
         matches!(self.phase, Phase::Stranded(..)).then_some(Outcome::Returned { generation: 0 })
     }

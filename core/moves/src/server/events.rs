@@ -82,7 +82,7 @@ impl Server {
         }
         let state = self
             .connections
-            .can_import(now, state, place, |protocol| application.knows_protocol(protocol))?;
+            .can_import(now, state, (&flow, place), |protocol| application.knows_protocol(protocol))?;
         let source = self.agent.as_ref().and_then(|agent| agent.source_of(&flow));
         self.reservations.add_coming(flow, Checked { source, state });
         Ok(())

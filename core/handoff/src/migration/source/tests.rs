@@ -199,6 +199,21 @@ fn a_target_that_had_refused_before_the_entries_were_lost_cannot_have_the_connec
 }
 
 /// The target has had no room at first, or the datagram is one of an earlier move.
+/// A target that has given the flow back answers each part that arrives later.
+#[test]
+fn the_answers_to_late_parts_do_not_hide_why_the_target_has_refused() {
+    let mut source = sending();
+    for reason in [Reason::Late, Reason::NoMove] {
+        source.handle_refused(Time(2), 8, reason);
+        assert_eq!(source.refusal(), Some(Reason::Late));
+    }
+    let mut source = sending();
+    for reason in [Reason::NoMove, Reason::Late] {
+        source.handle_refused(Time(2), 8, reason);
+        assert_eq!(source.refusal(), Some(reason));
+    }
+}
+
 #[test]
 fn a_refusal_before_prepared_says_nothing_about_a_target_that_is_ready() {
     let mut source = asking();
