@@ -198,7 +198,6 @@ fn a_target_that_had_refused_before_the_entries_were_lost_cannot_have_the_connec
     assert_eq!(source.handle_lost_entries(ms(1), ms(101)), returned);
 }
 
-/// The target has had no room at first, or the datagram is one of an earlier move.
 /// A target that has given the flow back answers each part that arrives later.
 #[test]
 fn the_answers_to_late_parts_do_not_hide_why_the_target_has_refused() {
@@ -214,6 +213,7 @@ fn the_answers_to_late_parts_do_not_hide_why_the_target_has_refused() {
     }
 }
 
+/// The target has had no room at first, or the datagram is one of an earlier move.
 #[test]
 fn a_refusal_before_prepared_says_nothing_about_a_target_that_is_ready() {
     let mut source = asking();
