@@ -2,18 +2,20 @@
 
 use spillway_sim::run_seeds;
 use spillway_sim::tcp::planted_fault::PlantedFault;
-use spillway_sim::tcp::{Report, run};
+use spillway_sim::tcp::{Report, Worlds, run};
 
 /// Number of seeds, and frames of each fault phase. `spillway-lab sim tcp --swarm` runs more.
 const SEEDS: u64 = 90;
 const PACKETS: u64 = 10_000;
+/// Seeds of worlds with many moves.
+const MOVING_SEEDS: u64 = 12;
 /// Each planted fault is detected within this many seeds.
 const SEEDS_PER_FAULT: u64 = 40;
 
 #[test]
 fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let mut reports: Vec<Report> = Vec::new();
-    run_seeds(0..SEEDS, |seed| run(seed, PACKETS, None), |report| reports.push(report));
+    run_seeds(0..SEEDS, |seed| run(seed, PACKETS, Worlds::All), |report| reports.push(report));
     for report in &reports {
         assert!(
             report.violations.is_empty(),
@@ -48,12 +50,29 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     assert!(silence + restart + doubt < 100, "too many connections were lost by design");
 }
 
+/// Worlds with many moves: `spillway-lab sim tcp --moves --swarm` runs others.
+#[test]
+fn nothing_is_lost_or_altered_where_connections_move_often() {
+    let mut moves = 0;
+    run_seeds(
+        0..MOVING_SEEDS,
+        |seed| run(seed, PACKETS, Worlds::Moving),
+        |report| {
+            let replay = format!("replay with: spillway-lab sim tcp --moves --seed {} --frames", report.seed);
+            assert_eq!(report.violations, Vec::<String>::new(), "{replay}");
+            moves += report.moves;
+        },
+    );
+    println!("{moves} moves");
+    assert!(moves > 500 * MOVING_SEEDS, "too few moves: {moves}");
+}
+
 #[test]
 fn equal_seeds_give_equal_traces() {
     for seed in 0..4 {
-        assert_eq!(run(seed, 3_000, None), run(seed, 3_000, None));
+        assert_eq!(run(seed, 3_000, Worlds::All), run(seed, 3_000, Worlds::All));
     }
-    assert_ne!(run(1, 3_000, None).trace_hash, run(2, 3_000, None).trace_hash);
+    assert_ne!(run(1, 3_000, Worlds::All).trace_hash, run(2, 3_000, Worlds::All).trace_hash);
 }
 
 #[test]
@@ -61,7 +80,7 @@ fn every_planted_fault_is_detected_by_its_check() {
     let of_moves = [PlantedFault::ForgetBuffer, PlantedFault::ReplaySeal, PlantedFault::Bounce];
     for planted in PlantedFault::ALL.into_iter().filter(|planted| !of_moves.contains(planted)) {
         let is_detected = |seed: &u64| {
-            let report = run(*seed, 5_000, Some(planted));
+            let report = run(*seed, 5_000, Worlds::Planted(planted));
             report.violations.iter().any(|what| what.contains(planted.violation_text()))
         };
         let seed = (0..SEEDS_PER_FAULT).find(is_detected);
@@ -73,9 +92,9 @@ fn every_planted_fault_is_detected_by_its_check() {
 /// Earlier drops are not in the report; a replay with `--frames` prints all.
 #[test]
 fn report_of_a_failed_run_has_the_last_drops() {
-    let passed = run(1, 1_000, None);
+    let passed = run(1, 1_000, Worlds::All);
     assert_eq!((passed.violations.len(), passed.dropped.len()), (0, 0));
-    let mut reports = (0..20).map(|seed| run(seed, 5_000, Some(PlantedFault::FlipByte)));
+    let mut reports = (0..20).map(|seed| run(seed, 5_000, Worlds::Planted(PlantedFault::FlipByte)));
     let has_both = |report: &spillway_sim::tcp::Report| {
         !report.violations.is_empty() && report.dropped.iter().any(|line| line.contains(" drops "))
     };

@@ -68,10 +68,13 @@ impl Directory {
 
     /// Where a connection is, for people.
     pub(crate) fn place_of(&self, name: Conn) -> String {
-        let flow = self.flow_of(name).map_or_else(String::new, |flow| {
-            let (client, service) = (SocketAddr::from(flow.client()), SocketAddr::from(flow.service()));
-            format!(" of {client} to {service}")
-        });
+        let ends = |client: SocketAddr, service: SocketAddr| format!(" of {client} to {service}");
+        let opened = self.opened.iter().find(|(_, opened)| **opened == name);
+        let flow = match (self.flow_of(name), opened) {
+            (Some(flow), _) => ends(flow.client().into(), flow.service().into()),
+            (None, Some(((client, service), _))) => ends(*client, *service),
+            (None, None) => String::new(),
+        };
         match self.names.handle(name) {
             Some(handle) => format!("{name:?}{flow} at server {}", handle.server),
             None if self.transits.contains_key(&name) => format!("{name:?}{flow} on its way"),
@@ -188,7 +191,7 @@ mod tests {
     fn a_loss_excuses_the_connection_that_had_the_ends_then() {
         let end = |text: &str| text.parse::<SocketAddr>().unwrap();
         let (client, service) = (end("10.0.0.2:40000"), end("10.0.0.1:80"));
-        let moves = Moves::new(When::Never, Rng::new(1), (None, 1));
+        let moves = Moves::new((When::Never, 1), Rng::new(1), (None, 1));
         let mut directory = Directory::new(moves, [end("10.0.0.2:80"), end("10.0.0.2:81")]);
         let handle = |slot| Handle { server: 0, conn: Conn { slot, generation: 0 } };
         let first = directory.add_opened(handle(1), (client, service));

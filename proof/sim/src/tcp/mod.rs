@@ -59,5 +59,7 @@ mod world_control;
 mod world_end;
 mod world_faults;
 mod world_frames;
+mod worlds;
 
 pub use run::{Report, run, run_with_trace};
+pub use worlds::Worlds;

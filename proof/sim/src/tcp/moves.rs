@@ -31,6 +31,8 @@ pub(crate) enum When {
 #[derive(Debug)]
 pub(crate) struct Moves {
     when: When,
+    /// Of this many moves that cannot go to another server, one takes place all the same: an export and an import in place.
+    in_place_one_in: u64,
     rng: Rng,
     planted: Option<PlantedFault>,
     /// Moves left before the planted fault strikes.
@@ -49,13 +51,24 @@ pub(crate) struct Moves {
 
 impl Moves {
     pub(crate) fn new(
-        when: When,
+        (when, in_place_one_in): (When, u64),
         rng: Rng,
         (planted, moves_until_fault): (Option<PlantedFault>, u32),
     ) -> Moves {
         let (exported, made, returned, in_place) = (0, 0, 0, 0);
         let asked = Cell::new(0);
-        Moves { when, rng, planted, moves_until_fault, asked, exported, made, returned, in_place }
+        Moves {
+            when,
+            in_place_one_in,
+            rng,
+            planted,
+            moves_until_fault,
+            asked,
+            exported,
+            made,
+            returned,
+            in_place,
+        }
     }
 
     /// Stops all moves. Each import resets the number of probes, so that a connection that keeps moving never detects a dead
@@ -83,7 +96,12 @@ impl Moves {
 
     /// Draws whether a service's connection moves to another server. Otherwise it is exported and imported in place.
     pub(super) fn leaves(&mut self) -> bool {
-        self.rng.chance(1, 2)
+        self.in_place_one_in > 1 || self.rng.chance(1, 2)
+    }
+
+    /// Draws whether a connection that does not leave is exported and imported in place.
+    pub(super) fn rebuilds(&mut self) -> bool {
+        self.in_place_one_in == 1 || self.rng.chance(1, self.in_place_one_in)
     }
 
     /// The server to which a connection moves, of `others`; `None`: the switch chooses.

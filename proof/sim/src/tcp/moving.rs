@@ -41,7 +41,7 @@ impl Rack {
         };
         let flow = directory.flow_of(name);
         let is_ordered = directory.moves.leaves() && flow.is_some_and(|flow| self.order(handle.server, flow));
-        if !is_ordered {
+        if !is_ordered && self.directory.moves.rebuilds() {
             self.rebuild(now, name);
             self.pass_events(application, now);
         }

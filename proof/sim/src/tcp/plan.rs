@@ -14,6 +14,7 @@ use super::path::Conditions;
 use super::planted_fault::PlantedFault;
 use super::program::ProgramBehaviour;
 use super::rogue::RogueSettings;
+use super::worlds::Worlds;
 use crate::rng::Rng;
 
 /// Every host listens on this port.
@@ -23,6 +24,13 @@ pub(crate) const GATED_PORT: u16 = 81;
 
 /// Bytes of the smallest IPv6 packet that every link must carry (RFC 8200 §5).
 const IPV6_MTU_MIN: u16 = 1280;
+
+/// In worlds with many moves one follows at least this many of a thousand frames.
+const OFTEN_PER_1000: u64 = 100;
+/// In these worlds one in this many moves in place is made, because each takes as long as many frames.
+const IN_PLACE_ONE_IN: u64 = 32;
+/// Their hosts are in one data centre: with longer delays a move takes longer than most connections live.
+const MOVING_DELAY_NS_MAX: u64 = 2_000_000;
 
 /// Largest receive window and largest reassembly buffer, bytes.
 const WINDOW_MAX: u64 = 4 << 20;
@@ -49,6 +57,8 @@ pub(crate) struct Plan {
     /// Reassembly may have no room for some bytes that arrive out of order.
     pub(crate) has_little_room: bool,
     pub(crate) moves: When,
+    /// See [`Moves`](super::moves::Moves).
+    pub(crate) in_place_one_in: u64,
     pub(crate) switch: SwitchPlan,
     /// `None`: no rogue host.
     pub(crate) rogue: Option<RogueSettings>,
@@ -132,7 +142,8 @@ pub(crate) struct ConditionsMax {
 }
 
 impl Plan {
-    pub(crate) fn draw(rng: &mut Rng, planted: Option<PlantedFault>) -> Plan {
+    pub(crate) fn draw(rng: &mut Rng, worlds: Worlds) -> Plan {
+        let (planted, is_moving) = (worlds.planted(), worlds == Worlds::Moving);
         let is_crowded = planted.is_none() && rng.chance(1, 6);
         let may_time_out = planted.is_none() && !is_crowded && rng.chance(1, 4);
         let clients_max = rng.log_uniform(2, 40) as usize; // fits
@@ -142,7 +153,7 @@ impl Plan {
             duplicate_ppm: rng.pick(&[0, 0, 10_000, 50_000]),
             corrupt_ppm: rng.pick(&[0, 1_000, 20_000]),
             replay_ppm: rng.pick(&[0, 0, 10_000]),
-            delay_ns_max: rng.log_uniform(20_000, 100_000_000),
+            delay_ns_max: rng.log_uniform(20_000, if is_moving { MOVING_DELAY_NS_MAX } else { 100_000_000 }),
             is_narrow: rng.chance(1, 3),
         };
         let conditions_max = match planted {
@@ -168,26 +179,39 @@ impl Plan {
         let moves = if planted.is_some_and(PlantedFault::strikes_in_moves) {
             When::Always
         } else {
-            rng.pick(&[
+            let moves = rng.pick(&[
                 When::Never,
                 When::Never,
                 When::Always,
                 When::Sometimes(per_1000),
                 When::Sometimes(per_1000),
-            ])
+            ]);
+            match (worlds, moves) {
+                (Worlds::Moving, When::Never) => When::Always,
+                (Worlds::Moving, When::Sometimes(per_1000)) => When::Sometimes(per_1000.max(OFTEN_PER_1000)),
+                _ => moves,
+            }
         };
         let may_fail = planted.is_none() && moves != When::Never;
         let switch = SwitchPlan {
             servers_per_host: if moves == When::Never { 1 } else { rng.range(2, 3) as usize }, // fits: a few
             has_transfer_paths: rng.chance(1, 2),
             imports_at_places: rng.chance(1, 2),
-            flows_max: if may_fail { rng.pick(&[2, 8, 1024, 1024]) } else { 1024 },
+            flows_max: match may_fail {
+                true if is_moving => rng.pick(&[8, 1024, 1024, 1024]),
+                true => rng.pick(&[2, 8, 1024, 1024]),
+                false => 1024,
+            },
             has_faults: may_fail && rng.chance(1, 2),
             owner_timeout: Duration::from_secs(1),
             heartbeat: Duration::from_nanos(rng.log_uniform(10_000_000, 50_000_000)),
             times: draw_times(rng, conditions_max.delay_ns_max),
             limits: draw_limits(rng),
-            imports_max: if may_fail { rng.pick(&[1, 10, 1000, 1000]) } else { 1000 },
+            imports_max: match may_fail {
+                true if is_moving => rng.pick(&[10, 1000, 1000, 1000]),
+                true => rng.pick(&[1, 10, 1000, 1000]),
+                false => 1000,
+            },
         };
         // Planted faults alter frames at offsets of IPv4.
         let family = if planted.is_none() && rng.chance(1, 3) { Family::V6 } else { Family::V4 };
@@ -195,6 +219,7 @@ impl Plan {
             family,
             has_little_room: planted.is_none() && rng.chance(1, 2),
             moves,
+            in_place_one_in: if is_moving { IN_PLACE_ONE_IN } else { 1 },
             rogue,
             switch,
             hosts: rng.range(2, 4) as usize, // fits: a few

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::frames::Family;
 use super::moves::Moves;
-use super::planted_fault::PlantedFault;
 use super::world::World;
+use super::worlds::Worlds;
 use crate::phases::{PhasedWorld, run_both_phases};
 
 /// The result of one seed.
@@ -82,18 +82,18 @@ pub struct Report {
 const PROGRESS_WITHIN: Duration = Duration::from_secs(600);
 
 /// Runs a world from a seed: a fault phase of about `packets` frames, then a calm phase.
-pub fn run(seed: u64, packets: u64, planted: Option<PlantedFault>) -> Report {
-    run_world(seed, packets, World::new(seed, planted))
+pub fn run(seed: u64, packets: u64, worlds: Worlds) -> Report {
+    run_world(seed, packets, World::new(seed, worlds))
 }
 
 /// Like [`run`]; passes every frame and every drop to `on_line`, as lines of text.
 pub fn run_with_trace(
     seed: u64,
     packets: u64,
-    planted: Option<PlantedFault>,
+    worlds: Worlds,
     on_line: impl FnMut(String) + 'static,
 ) -> Report {
-    let mut world = World::new(seed, planted);
+    let mut world = World::new(seed, worlds);
     world.trace = Some(Box::new(on_line));
     run_world(seed, packets, world)
 }

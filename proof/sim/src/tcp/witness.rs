@@ -50,6 +50,11 @@ impl Witness {
         self.ended.contains(flow)
     }
 
+    /// The server that has had the connection of a flow last, if it was ever imported.
+    pub(crate) fn holder(&self, flow: &Flow) -> Option<ServerId> {
+        self.holders.get(flow).copied()
+    }
+
     /// A server sends a segment other than a reset for a flow whose entry is `entry`.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ use super::scenario::case::Fault;
 use super::sniffer::Sniffer;
 use super::trace::{Drop, LastDrops, line};
 use super::witness::Witness;
+use super::worlds::Worlds;
 use crate::agenda::Agenda;
 use crate::clock::Clock;
 use crate::oracle::{Oracle, SharedOracle};
@@ -115,16 +116,16 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, planted: Option<PlantedFault>) -> World {
+    pub(crate) fn new(seed: u64, worlds: Worlds) -> World {
         let mut rng = Rng::new(seed);
-        let plan = Plan::draw(&mut rng, planted);
-        World::with_plan((seed, rng), plan, planted)
+        let plan = Plan::draw(&mut rng, worlds);
+        World::with_plan((seed, rng), plan, worlds.planted())
     }
 
     /// A world in which nothing goes wrong but what the script says.
     pub(crate) fn scripted(seed: u64, script: Script, planted: Option<PlantedFault>) -> World {
         let mut rng = Rng::new(seed);
-        let plan = Plan::draw(&mut rng, None).for_script(&mut rng);
+        let plan = Plan::draw(&mut rng, Worlds::All).for_script(&mut rng);
         let mut world = World::with_plan((seed, rng), plan, planted);
         world.script = Some(script);
         world
@@ -180,7 +181,7 @@ impl World {
             let settings = world.plan.stacks(&mut rng, host);
             let moves_until_fault = if is_scripted { 1 } else { rng.range(1, FAULT_AFTER_MAX) as u32 }; // fits: few
             let planted = (planted, moves_until_fault);
-            let moves = Moves::new(world.plan.moves, rng.fork(), planted);
+            let moves = Moves::new((world.plan.moves, world.plan.in_place_one_in), rng.fork(), planted);
             let services = world.fabric.cabling.services(host);
             let agents = world.agents(host, &settings);
             let rack = Rack::new(clock.read(world.now), settings, agents, (moves, services), rng.fork());

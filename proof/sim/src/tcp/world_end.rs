@@ -59,7 +59,8 @@ impl World {
                     || host.rack.directory.flow_of(*name).is_some_and(|flow| lost.contains(&flow))
             };
             let rest = host.program.inner.doubtful.iter().filter(|(name, _)| !is_excused(name));
-            doubtful.extend(rest.map(|(_, what)| what.clone()));
+            doubtful
+                .extend(rest.map(|(name, what)| format!("{what}: {}", host.rack.directory.place_of(*name))));
         }
         let mut oracle = self.oracle.borrow_mut();
         oracle.judge(&tokens);

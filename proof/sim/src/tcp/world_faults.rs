@@ -127,17 +127,17 @@ impl World {
         self.turn_after(cable.host, 0);
     }
 
-    /// Open connections of other hosts with the services of the first server of a host, or opened by it.
+    /// Open connections of other hosts with the services of a server that has them, or has ended them: after a restart it
+    /// acknowledges the client's FIN no more. And those that the server has opened.
     fn open_at_others(&self, cable: Cable) -> Vec<Flow> {
-        if cable.server != 0 {
-            return Vec::new();
-        }
         let services = self.fabric.cabling.services(cable.host);
-        let ip = services[0].ip();
+        let (ip, id) = (services[0].ip(), self.fabric.cabling.server_id(cable));
         let others = self.hosts.iter().enumerate().filter(|(host, _)| *host != cable.host);
         let open = others.flat_map(|(_, host)| host.rack.open_flows());
-        open.filter(|flow| {
-            services.contains(&flow.service().into()) || SocketAddr::from(flow.client()).ip() == ip
+        open.filter(|flow| match cable.server {
+            // The first server opens all connections of its host, and the services are its own.
+            0 => services.contains(&flow.service().into()) || SocketAddr::from(flow.client()).ip() == ip,
+            _ => services.contains(&flow.service().into()) && self.witness.holder(flow) == Some(id),
         })
         .collect()
     }

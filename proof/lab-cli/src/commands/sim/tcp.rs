@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use spillway_sim::tcp::planted_fault::PlantedFault;
-use spillway_sim::tcp::{Report, run as run_world, run_with_trace, scene};
+use spillway_sim::tcp::{Report, Worlds, run as run_world, run_with_trace, scene};
 
 use super::{Progress, fault_by_name, write};
 
@@ -32,9 +32,22 @@ pub(crate) struct Args {
     /// option is hasty-acknowledgement
     #[arg(long, conflicts_with = "frames")]
     helpers: bool,
+    /// Only worlds in which connections move often
+    #[arg(long, conflicts_with_all = ["planted", "helpers"])]
+    moves: bool,
     /// Run the seeds on all cores, and print only the sum and violations; with --json one object
     #[arg(long)]
     swarm: bool,
+}
+
+impl Args {
+    fn worlds(&self) -> Worlds {
+        match self.planted {
+            Some(planted) => Worlds::Planted(planted),
+            None if self.moves => Worlds::Moving,
+            None => Worlds::All,
+        }
+    }
 }
 
 /// Returns the number of failed seeds.
@@ -51,7 +64,7 @@ fn run_seeds(args: &Args) -> u64 {
     }
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let report = if args.frames {
-            run_with_trace(seed, args.packets, args.planted, |frame| println!("{frame}"))
+            run_with_trace(seed, args.packets, args.worlds(), |frame| println!("{frame}"))
         } else {
             run_one(seed, args)
         };
@@ -93,9 +106,11 @@ fn line(report: &Report) -> String {
 fn print_violations(args: &Args, report: &Report) {
     let planted = args.planted.map(|planted| format!(" --plant {}", planted.name())).unwrap_or_default();
     let (seed, packets) = (report.seed, args.packets);
+    let moves = if args.moves { " --moves" } else { "" };
     let mode = if args.helpers { "--helpers" } else { "--frames" };
-    let replay =
-        format!("       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {mode}{planted}");
+    let replay = format!(
+        "       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {mode}{moves}{planted}"
+    );
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
     let dropped = report.dropped.iter().map(|what| format!("       dropped: {}", what.trim_start()));
     for line in lines.chain(dropped).chain((!report.violations.is_empty()).then_some(replay)) {
@@ -110,7 +125,7 @@ fn run_one(seed: u64, args: &Args) -> Report {
             let is_hasty = args.planted == Some(PlantedFault::HastyAcknowledgement);
             return scene::run(seed, args.packets, is_hasty);
         }
-        run_world(seed, args.packets, args.planted)
+        run_world(seed, args.packets, args.worlds())
     });
     let violations = vec!["the code under test panicked, see above".to_owned()];
     report.unwrap_or_else(|_| Report { seed, violations, ..Report::default() })
