@@ -117,7 +117,7 @@ impl Server {
 
     fn run_agent_timers(&mut self, now: Time) {
         let Some(agent) = &mut self.agent else { return };
-        let used = self.connections.stack().connections() + self.reserved.len();
+        let used = self.connections.established() + self.reserved.len();
         agent.set_load(self.policy.load(), self.connections_max.saturating_sub(used));
         if agent.poll_timeout() <= now {
             agent.handle_timeout(now);

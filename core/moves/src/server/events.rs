@@ -70,7 +70,7 @@ impl Server {
     ) -> Result<(), Reason> {
         let place = self.place(&flow).ok_or(Reason::NoService)?;
         // Connections that have left keep their places until their moves have ended: they may come back.
-        let used = self.connections.stack().connections() + self.reserved.len();
+        let used = self.connections.established() + self.reserved.len();
         let free = self.connections_max.saturating_sub(used);
         if free == 0 || self.agent.as_ref().is_some_and(|agent| agent.has_exported(free)) {
             return Err(Reason::NoRoom);

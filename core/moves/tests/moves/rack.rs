@@ -152,6 +152,21 @@ impl Rack {
         assert_eq!(self.hosts[0].echo.here.len(), usize::from(number) + 1, "all clients should be connected");
     }
 
+    /// Opens connections to server 1 that stay half-open: their clients do not answer.
+    pub fn open_halfway(&mut self, number: u8) {
+        let (now, mut slot) = (self.now, vec![0; 2048]);
+        for last in 0..number {
+            let mut client = Client::new(stack(now, CLIENT, IpAddr::from([10, 0, 2, last]), 1));
+            client.connect(now, place(1));
+            assert_eq!(client.stack.poll_transmit(now, &mut slot), None, "the next hop is not known");
+            while let Some(peer) = client.stack.poll_next_hop_request() {
+                client.stack.set_next_hop(now, peer, Some(mac(1)));
+            }
+            let length = client.stack.poll_transmit(now, &mut slot).expect("a SYN");
+            self.forward(CLIENT, slot[..length].to_vec());
+        }
+    }
+
     /// The switch loses all entries, and begins a new epoch.
     pub fn restart_switch(&mut self) {
         self.switch = switch(8_000);
