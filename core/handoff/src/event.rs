@@ -85,6 +85,9 @@ impl fmt::Display for Obstacle {
             Obstacle::Switch(Status::Forbidden) => {
                 f.write_str("the switch does not allow these servers to own the connection: see `may_own` and `places` there")
             }
+            Obstacle::Switch(Status::Stale | Status::NoEntry) => {
+                f.write_str("the switch had another entry of the flow than this server: try again")
+            }
             Obstacle::Switch(status) => write!(f, "the switch has refused the move ({status:?})"),
             Obstacle::Silence => f.write_str("the switch and the target have not answered in time"),
             Obstacle::NotExported => f.write_str("a request had begun, or the connection has ended"),
@@ -243,4 +246,19 @@ pub enum Sorted {
     Forwarded,
     /// The caller drops the packet.
     Dropped,
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_of_the_switch_is_a_sentence_with_the_next_step() {
+        for status in [Status::Stale, Status::NoEntry, Status::Full, Status::NoOwner, Status::Forbidden] {
+            let text = Obstacle::Switch(status).to_string();
+            assert!(!text.contains("has refused the move"), "{status:?}: {text}");
+        }
+    }
 }

@@ -44,6 +44,11 @@ impl Connections {
         &mut self.stack
     }
 
+    /// The number of connections, without half-open ones: those have places of their own, and may be forged.
+    pub fn established(&self) -> usize {
+        self.stack.connections().saturating_sub(self.stack.half_open_connections())
+    }
+
     /// The flow of a connection that a client of a service has opened.
     pub fn flow(&self, conn: Conn) -> Option<Flow> {
         self.flows.get(&conn).copied()

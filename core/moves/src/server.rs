@@ -229,9 +229,9 @@ impl Server {
         self.incidents.poll()
     }
 
-    /// The number of connections that the stack has, or for which it must have room later.
+    /// The number of connections that the stack has, or for which it must have room later, without half-open ones.
     fn used_places(&self) -> usize {
-        self.connections.stack().connections() + self.reservations.len()
+        self.connections.established() + self.reservations.len()
     }
 
     fn end_order(&mut self, now: Time, flow: &Flow, result: OrderResult) {

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use spillway_handoff::PeerFault;
 use spillway_metrics::process::thread_cpu;
 use spillway_moves::{Decision, Meter, Movable, Order, OrderResult, Server, Target};
 use spillway_net::{Clock, Mailbox};
@@ -174,17 +173,15 @@ impl<A: Movable + 'static> Engine<A> {
         let Report { notice, count, client } = *report;
         let client = client.map(|client| client.to_string());
         match notice {
-            Notice::PeerFault(PeerFault::NotAuthentic(peer)) => warn!(
+            Notice::NotAuthentic(peer) => warn!(
                 count,
                 "datagrams from {} fail authentication: is its peers_key_file the same?",
                 self.about.name_of(Some(peer))
             ),
-            Notice::PeerFault(PeerFault::Version(version)) => {
-                warn!(
-                    count,
-                    version, "datagrams of another server have an unknown version: upgrade all servers"
-                );
-            }
+            Notice::UnknownVersion => warn!(
+                count,
+                "datagrams of an unknown version: upgrade all servers; if all have this version, somebody forges datagrams"
+            ),
             Notice::Refused(reason) => {
                 warn!(count, client, "moves to this server refused, the connections stay: {reason}");
             }

@@ -7,7 +7,7 @@ use spillway_handoff::{Cause, PeerFault};
 use spillway_moves::{Incident, Loss};
 use spillway_transport::Time;
 use spillway_wire::handoff::Reason;
-use spillway_wire::switch::{Endpoint, Flow};
+use spillway_wire::switch::{Endpoint, Flow, ServerId};
 
 /// Interval of two reports of one notice. Faults of peers last until somebody corrects a file.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -16,8 +16,10 @@ const PEER_FAULT_INTERVAL: Duration = Duration::from_secs(60);
 /// What the operator should know. The number of values is bounded by the numbers of servers, of reasons and of causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Notice {
-    /// Datagrams of other servers are not accepted.
-    PeerFault(PeerFault),
+    /// Datagrams that name this server as their sender fail authentication.
+    NotAuthentic(ServerId),
+    /// Datagrams have an unknown version. Anybody can send them, with any number: one notice for all versions.
+    UnknownVersion,
     /// Moves to this server were refused, or ended here; the connections stay at their server.
     Refused(Reason),
     /// Connections of this server are lost.
@@ -53,7 +55,8 @@ impl Notices {
     /// Counts an incident. The results of orders say what became of connections that a source has given up.
     pub(crate) fn add(&mut self, incident: Incident) {
         let (notice, flow) = match incident {
-            Incident::PeerFault(fault) => (Notice::PeerFault(fault), None),
+            Incident::PeerFault(PeerFault::NotAuthentic(peer)) => (Notice::NotAuthentic(peer), None),
+            Incident::PeerFault(PeerFault::Version(_)) => (Notice::UnknownVersion, None),
             Incident::Refused(flow, reason) => (Notice::Refused(reason), Some(flow)),
             Incident::Lost(flow, Loss::Dropped(cause)) => (Notice::GivenUp(cause), Some(flow)),
             Incident::Lost(flow, Loss::NotImported) => (Notice::NotImported, Some(flow)),
@@ -71,7 +74,7 @@ impl Notices {
         let (notice, waiting) =
             self.0.iter_mut().find(|(_, waiting)| waiting.count > 0 && waiting.next_at <= now)?;
         let interval = match notice {
-            Notice::PeerFault(_) => PEER_FAULT_INTERVAL,
+            Notice::NotAuthentic(_) | Notice::UnknownVersion => PEER_FAULT_INTERVAL,
             Notice::Refused(_) | Notice::GivenUp(_) | Notice::NotImported => INTERVAL,
         };
         waiting.next_at = now + interval;
@@ -113,5 +116,14 @@ mod tests {
         (4..=5).for_each(|port| notices.add(lost(port)));
         assert_eq!((notices.poll(start), notices.poll_timeout()), (None, Some(start + INTERVAL)));
         assert_eq!(notices.poll(start + INTERVAL), report(given_up, 2, 4));
+    }
+
+    /// The version of a datagram is not authenticated.
+    #[test]
+    fn datagrams_of_many_unknown_versions_are_one_report() {
+        let (mut notices, start) = (Notices::default(), Time(5));
+        (0..=255).for_each(|version| notices.add(Incident::PeerFault(PeerFault::Version(version))));
+        let report = Report { notice: Notice::UnknownVersion, count: 256, client: None };
+        assert_eq!((notices.poll(start), notices.poll(start)), (Some(report), None));
     }
 }

@@ -161,7 +161,7 @@ impl ServerStatus {
             server: about.own.clone(),
             interface: about.interface.clone(),
             mode: if about.mode == Mode::Generic { "generic" } else { "native" }.to_owned(),
-            connections: server.connections().stack().connections(),
+            connections: server.connections().established(),
             moves: MoveCounts {
                 moved: counters.moved,
                 imported: counters.imported,

@@ -93,8 +93,8 @@ impl fmt::Display for RequestError {
         match self {
             RequestError::Socket(error) if self.is_absent() => write!(
                 f,
-                "{error}; is a helper, sidecar or switch running with this admin socket (socket, --status-socket)? \
-                 --socket PATH names another one"
+                "{error}; is a helper, sidecar, switch or server running with this admin socket (socket, --socket, \
+                 --status-socket)? --socket PATH names another one"
             ),
             RequestError::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 write!(
@@ -108,7 +108,7 @@ impl fmt::Display for RequestError {
             }
             RequestError::Socket(error) => write!(f, "{error}"),
             RequestError::UnexpectedAnswer(what) => {
-                write!(f, "the answer is not that of a helper, sidecar or switch: {what}")
+                write!(f, "the answer is not that of a helper, sidecar, switch or server: {what}")
             }
             RequestError::Refused(why) => f.write_str(why),
         }
@@ -161,7 +161,8 @@ mod tests {
         let failed = |kind: io::ErrorKind| RequestError::Socket(kind.into());
         for absent in [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].map(failed) {
             assert!(
-                absent.is_absent() && absent.to_string().contains("is a helper, sidecar or switch running"),
+                absent.is_absent()
+                    && absent.to_string().contains("is a helper, sidecar, switch or server running"),
                 "{absent}"
             );
         }

@@ -160,19 +160,33 @@ impl Rack {
 
     /// A SYN with the ends of the client's connection, as the client would send it after a restart.
     pub fn repeated_syn(&self) -> Vec<u8> {
-        let mut client = Client::new(stack(self.now, CLIENT, self.client.address().ip(), 1));
+        let (frame, address) = self.syn_from(self.client.address().ip());
+        assert_eq!(address, self.client.address(), "two stacks with one key choose one port");
+        frame
+    }
+
+    /// A SYN to server 1, and the address of its client.
+    fn syn_from(&self, ip: IpAddr) -> (Vec<u8>, SocketAddr) {
+        let mut client = Client::new(stack(self.now, CLIENT, ip, 1));
         client.connect(self.now, place(1));
         let mut slot = vec![0; 2048];
         assert_eq!(client.stack.poll_transmit(self.now, &mut slot), None, "the next hop is unknown");
         client.stack.set_next_hop(self.now, place(1).ip(), Some(mac(1)));
         let length = client.stack.poll_transmit(self.now, &mut slot).expect("a SYN");
-        assert_eq!(client.address(), self.client.address(), "two stacks with one key choose one port");
-        slot[..length].to_vec()
+        (slot[..length].to_vec(), client.address())
     }
 
     /// A frame reaches a server, whatever the switch's entry says.
     pub fn pass_to(&mut self, server: u8, frame: Vec<u8>) {
         self.host(server).frames.push_back(frame);
+    }
+
+    /// Opens connections to server 1 that stay half-open: their clients do not answer.
+    pub fn open_halfway(&mut self, number: u8) {
+        for last in 0..number {
+            let (frame, _) = self.syn_from(IpAddr::from([10, 0, 2, last]));
+            self.forward(CLIENT, frame);
+        }
     }
 
     /// The switch loses all entries, and begins a new epoch.

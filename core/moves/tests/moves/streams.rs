@@ -155,3 +155,18 @@ fn a_client_is_reset_when_its_connection_is_lost_with_a_silent_server() {
     rack.run_until("server 2 drops the connection", |rack| rack.host(2).echo.here.is_empty());
     assert_eq!(rack.counters(2).lost, 1);
 }
+
+/// Server 1 has room for 100 connections, and for half-open ones besides.
+#[test]
+fn half_open_connections_take_no_places_of_those_that_move() {
+    let mut rack = Rack::new(100);
+    rack.order(1, 2).unwrap();
+    rack.run_until("the connection moves", |rack| rack.host(2).echo.here.len() == 1);
+    rack.open_halfway(150);
+    rack.run(Duration::from_millis(10));
+    let connections = rack.host(1).server.connections();
+    assert_eq!((connections.stack().connections(), connections.established()), (150, 0));
+    rack.order(2, 1).unwrap();
+    rack.run_until("the order ends", |rack| !rack.host(2).results.is_empty());
+    assert_eq!(rack.host(2).results, [OrderResult::Ended(MoveResult::Moved)]);
+}

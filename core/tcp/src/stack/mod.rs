@@ -206,6 +206,11 @@ impl Stack {
         self.table.len()
     }
 
+    /// The number of connections that peers have opened and that are not established yet.
+    pub fn half_open_connections(&self) -> usize {
+        self.half_open as usize // fits: a part of the table
+    }
+
     /// Whether [`poll_event`](Self::poll_event) may return an event.
     pub(crate) fn has_events(&self) -> bool {
         !self.events.is_empty()
