@@ -2,13 +2,13 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::net::connect_unspec;
 use spillway_wire::Bytes;
 use spillway_wire::state::ConnectionState;
 
 use crate::dump::{Ends, Muted, unmute};
 use crate::error::{CaptureError, Failed, system};
 use crate::filter;
+use crate::held::Held;
 use crate::options::SocketOptions;
 use crate::queues::peek_unread;
 use crate::repair::Repair;
@@ -18,11 +18,11 @@ use crate::repair::Repair;
 /// sent again after the retransmission timeout, and an acknowledgement that the kernel delays because of unread bytes is
 /// sent within 40 ms.
 ///
-/// A drop closes the socket without a segment, as [`close_silently`](Self::close_silently) does.
+/// A drop ends the socket without a segment, as [`close_silently`](Self::close_silently) does.
 #[derive(Debug)]
 #[must_use = "a drop ends the connection without telling the peer"]
 pub struct Captured {
-    fd: OwnedFd,
+    socket: Held,
     state: Box<ConnectionState>,
     muted: Muted,
     options: Box<SocketOptions>,
@@ -30,7 +30,7 @@ pub struct Captured {
 
 impl Captured {
     pub(crate) fn new(fd: OwnedFd, state: ConnectionState, muted: Muted, options: SocketOptions) -> Captured {
-        Captured { fd, state: Box::new(state), muted, options: Box::new(options) }
+        Captured { socket: Held::new(fd), state: Box::new(state), muted, options: Box::new(options) }
     }
 
     /// The connection's state. `listener` and `attachment` are `None`: the application knows them. `recovery` and TS.Recent
@@ -50,9 +50,9 @@ impl Captured {
     /// # Errors
     /// The socket's queue cannot be read.
     pub fn late_bytes(&self) -> Result<Bytes, CaptureError> {
-        let repair = Repair::of(&self.fd);
-        let unread = Ends::read(repair, &self.fd)?.unread;
-        let bytes = peek_unread(repair, &self.fd, unread as usize)
+        let repair = Repair::of(self.socket.fd());
+        let unread = Ends::read(repair, self.socket.fd())?.unread;
+        let bytes = peek_unread(repair, self.socket.fd(), unread as usize)
             .map_err(system("read the socket's receive queue"))?
             .ok_or(CaptureError::Changing)?;
         Ok(bytes.slice((self.muted.ends.unread as usize).min(bytes.len())..))
@@ -64,15 +64,11 @@ impl Captured {
     /// # Errors
     /// With the captured connection: the kernel refuses, for example because a thread waits for the socket.
     pub fn close_silently(self) -> Result<(), Failed<Captured>> {
-        // A disconnection ends the connection also if another descriptor keeps the socket open. In repair mode the kernel
-        // sends no reset.
-        match connect_unspec(&self.fd) {
-            Ok(()) => Ok(()),
-            Err(errno) => {
-                let error = CaptureError::System("end the captured socket", errno.into());
-                Err(Failed { kept: self, error })
-            }
-        }
+        let Captured { socket, state, muted, options } = self;
+        socket.end().map_err(|(socket, errno)| Failed {
+            kept: Captured { socket, state, muted, options },
+            error: CaptureError::System("end the captured socket", errno.into()),
+        })
     }
 
     /// Continues with the same socket, because the connection has not moved. Segments that the filter has dropped are sent
@@ -82,13 +78,13 @@ impl Captured {
     /// With the captured connection: the process has lost the capability to leave repair mode.
     pub fn resume(self) -> Result<OwnedFd, Failed<Captured>> {
         let resume = || -> Result<(), CaptureError> {
-            let repair = Repair::of(&self.fd);
+            let repair = Repair::of(self.socket.fd());
             unmute(repair, self.muted.window)?;
-            filter::detach(&self.fd).map_err(system("detach the filter from the socket"))?;
+            filter::detach(self.socket.fd()).map_err(system("detach the filter from the socket"))?;
             repair.leave(self.options.reuses_address.unwrap_or(true))
         };
         match resume() {
-            Ok(()) => Ok(self.fd),
+            Ok(()) => Ok(self.socket.release()),
             Err(error) => Err(Failed { kept: self, error }),
         }
     }

@@ -10,6 +10,7 @@ use rustix::net::{
 use spillway_wire::state::ConnectionState;
 
 use crate::error::{CaptureError, system};
+use crate::held::Held;
 use crate::options::SocketOptions;
 use crate::plan::{OwnFin, Plan};
 use crate::queues::refill;
@@ -31,13 +32,14 @@ pub fn import(state: &ConnectionState, options: &SocketOptions) -> Result<Restor
     let family = if plan.local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))
         .map_err(|errno| CaptureError::System("open a socket", errno.into()))?;
-    // In repair mode a drop of the socket sends nothing.
-    let repair = Repair::enter(&fd)?;
+    let socket = Held::new(fd);
+    let fd = socket.fd();
+    let repair = Repair::enter(fd)?;
     let receiving = plan.unread.len() + plan.window.rcv_wnd as usize;
-    let has_congestion_control = options.apply(&fd, plan.sent.len() + plan.unsent.len(), receiving)?;
-    join(repair, &fd, &plan)?;
-    rebuild(repair, &fd, &plan).map_err(system("restore the connection's queues"))?;
-    Ok(Restored::new(fd, plan, options.clone(), has_congestion_control))
+    let has_congestion_control = options.apply(fd, plan.sent.len() + plan.unsent.len(), receiving)?;
+    join(repair, fd, &plan)?;
+    rebuild(repair, fd, &plan).map_err(system("restore the connection's queues"))?;
+    Ok(Restored::new(socket, plan, options.clone(), has_congestion_control))
 }
 
 /// Makes the socket an established one. No segment is sent.

@@ -15,7 +15,7 @@
 //! - `captured`, `restored`: the two types above; `export`, `import`: their constructors
 //! - `eligible`: which sockets are refused, by the names in `refusal`; `diag`: what only the kernel's diagnosis reveals
 //! - `dump`: a socket's connection as a state; `plan`: a state as numbers of the kernel
-//! - `repair`: repair mode; `queues`: bytes of both queues; `filter`: the filter; `options`: socket options; `info`: TCP_INFO
+//! - `repair`: repair mode; `held`: a socket in it; `queues`: bytes of both queues; `filter`: the filter; `options`: socket options; `info`: TCP_INFO
 //! - `inject`: segments on behalf of the peer
 //! - `system`: the system calls without a safe wrapper, and all `unsafe` code
 
@@ -28,6 +28,7 @@ mod eligible;
 mod error;
 mod export;
 mod filter;
+mod held;
 mod import;
 mod info;
 mod inject;

@@ -9,6 +9,7 @@ use rustix::net::{Shutdown, shutdown};
 use spillway_wire::Chunks;
 
 use crate::error::{CaptureError, Failed, system};
+use crate::held::Held;
 use crate::info::{Info, KernelState};
 use crate::inject::{Injector, PeerSegment};
 use crate::options::SocketOptions;
@@ -20,11 +21,11 @@ use crate::repair::Repair;
 /// `ksoftirqd` does.
 const INJECTED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A connection in a new socket in repair mode. It has sent nothing. A drop closes the socket without a segment.
+/// A connection in a new socket in repair mode. It has sent nothing. A drop ends the socket without a segment.
 #[derive(Debug)]
 #[must_use = "a drop ends the connection without telling the peer"]
 pub struct Restored {
-    fd: OwnedFd,
+    held: Held,
     plan: Box<Plan>,
     options: Box<SocketOptions>,
     has_congestion_control: bool,
@@ -47,12 +48,12 @@ pub struct Live {
 
 impl Restored {
     pub(crate) fn new(
-        fd: OwnedFd,
+        held: Held,
         plan: Plan,
         options: SocketOptions,
         has_congestion_control: bool,
     ) -> Restored {
-        Restored { fd, plan: Box::new(plan), options: Box::new(options), has_congestion_control }
+        Restored { held, plan: Box::new(plan), options: Box::new(options), has_congestion_control }
     }
 
     /// Whether the host has the congestion control that the options name; otherwise the socket uses the host's default.
@@ -74,10 +75,11 @@ impl Restored {
     pub fn go_live(self, injector: &Injector) -> Result<Live, Failed<Restored>> {
         // Without the option a listening socket could not be bound again while the connection lives.
         let reuses_address = self.options.reuses_address.unwrap_or(true);
-        if let Err(error) = Repair::of(&self.fd).leave(reuses_address) {
+        if let Err(error) = Repair::of(self.held.fd()).leave(reuses_address) {
             return Err(Failed { kept: self, error });
         }
-        let Restored { fd, plan, options, .. } = self;
+        let Restored { held, plan, options, .. } = self;
+        let fd = held.release();
         let fault = restore_ends(&fd, &plan, injector).err();
         let unwritten = write(&fd, &plan.unsent);
         let mut must_finish = plan.own_fin == OwnFin::Unsent;

@@ -81,7 +81,8 @@ pub struct Cable {
     pub server: Host,
     family: Family,
     server_end: OwnedFd,
-    listener: TcpListener,
+    /// `None` after [`Cable::stop_listening`].
+    listener: Option<TcpListener>,
     state: Arc<Mutex<State>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -99,7 +100,7 @@ impl Cable {
             set_up(host, address);
         }
         let address = SocketAddr::new(family.server(), PORT);
-        let listener = server.run_inside(|| TcpListener::bind(address).unwrap()).unwrap();
+        let listener = Some(server.run_inside(|| TcpListener::bind(address).unwrap()).unwrap());
         let state = Arc::<Mutex<State>>::default();
         let stop = Arc::<AtomicBool>::default();
         let server_end = ends[1].try_clone().unwrap();
@@ -114,6 +115,7 @@ impl Cable {
     /// before it is connected.
     pub fn connection(&self, prepare: impl FnOnce(&OwnedFd) + Send) -> (TcpStream, TcpStream) {
         let address = SocketAddr::new(self.family.server(), PORT);
+        let listener = self.listener.as_ref().expect("the server listens");
         let (client, server) = self
             .client
             .run_inside(|| {
@@ -124,7 +126,7 @@ impl Cable {
                 let socket = rustix::net::socket(family, rustix::net::SocketType::STREAM, None).unwrap();
                 prepare(&socket);
                 rustix::net::connect(&socket, &address).unwrap();
-                (TcpStream::from(socket), self.listener.accept().unwrap().0)
+                (TcpStream::from(socket), listener.accept().unwrap().0)
             })
             .unwrap();
         for stream in [&client, &server] {
@@ -133,6 +135,10 @@ impl Cable {
             stream.set_nodelay(true).unwrap();
         }
         (client, server)
+    }
+
+    pub fn stop_listening(&mut self) {
+        self.listener = None;
     }
 
     /// Holds the client's segments from now on.
