@@ -1,0 +1,182 @@
+//! Socket options that travel beside a connection's state, which has no fields for them.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::sockopt;
+
+use crate::error::{CaptureError, system};
+use crate::system::{SO_BUF_LOCK, get, set};
+
+/// Longest buffer that can be asked for, in bytes: the kernel doubles the number, which is an int.
+const BUFFER_BYTES_MAX: usize = 1 << 30;
+/// The application has set the size of the send buffer (SOCK_SNDBUF_LOCK).
+const SEND_BUFFER_IS_FIXED: libc::c_int = 1;
+/// The application has set the size of the receive buffer (SOCK_RCVBUF_LOCK).
+const RECEIVE_BUFFER_IS_FIXED: libc::c_int = 2;
+
+/// Options of a socket. `None` leaves the default of the importing host; so does the default value of this type, for
+/// connections that come from the user-level stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// TCP_NODELAY.
+    pub no_delay: Option<bool>,
+    /// TCP_CORK.
+    pub cork: Option<bool>,
+    /// Keep-alive probes.
+    pub keep_alive: Option<KeepAlive>,
+    /// TCP_USER_TIMEOUT, in milliseconds; 0 is the system's default.
+    pub user_timeout_ms: Option<u32>,
+    /// Name of the congestion control (TCP_CONGESTION).
+    pub congestion_control: Option<String>,
+    /// The send buffer.
+    pub send_buffer: Option<Buffer>,
+    /// The receive buffer.
+    pub receive_buffer: Option<Buffer>,
+    /// SO_REUSEADDR, which sockets inherit from the listening socket; `None` sets it. Without it a listening socket cannot
+    /// be bound to the port while the connection lives.
+    pub reuses_address: Option<bool>,
+    /// O_NONBLOCK.
+    pub is_nonblocking: bool,
+    /// The application has ended the reading direction (SHUT_RD).
+    pub has_ended_reading: bool,
+    /// The connection's timestamps count microseconds; otherwise milliseconds.
+    pub has_microsecond_stamps: bool,
+}
+
+/// Keep-alive probes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// SO_KEEPALIVE.
+    pub is_on: bool,
+    /// Time without segments before the first probe (TCP_KEEPIDLE), whole seconds.
+    pub idle: Duration,
+    /// Time between probes (TCP_KEEPINTVL), whole seconds.
+    pub interval: Duration,
+    /// Unanswered probes that end the connection (TCP_KEEPCNT).
+    pub probes: u32,
+}
+
+/// The size of a socket's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Bytes with the kernel's own overhead, as SO_SNDBUF and SO_RCVBUF return them.
+    pub bytes: usize,
+    /// The application has set the size; otherwise the kernel adjusts it.
+    pub is_fixed: bool,
+}
+
+impl SocketOptions {
+    /// Reads the options of a socket that is not in repair mode, which would change SO_REUSEADDR.
+    pub(crate) fn read(fd: &OwnedFd) -> Result<SocketOptions, CaptureError> {
+        let read = || -> io::Result<SocketOptions> {
+            let locks = buffer_locks(fd)?;
+            let buffer = |bytes, lock| Buffer { bytes, is_fixed: locks & lock != 0 };
+            Ok(SocketOptions {
+                no_delay: Some(sockopt::tcp_nodelay(fd)?),
+                cork: Some(sockopt::tcp_cork(fd)?),
+                keep_alive: Some(KeepAlive {
+                    is_on: sockopt::socket_keepalive(fd)?,
+                    idle: sockopt::tcp_keepidle(fd)?,
+                    interval: sockopt::tcp_keepintvl(fd)?,
+                    probes: sockopt::tcp_keepcnt(fd)?,
+                }),
+                user_timeout_ms: Some(sockopt::tcp_user_timeout(fd)?),
+                congestion_control: Some(sockopt::tcp_congestion(fd)?),
+                send_buffer: Some(buffer(sockopt::socket_send_buffer_size(fd)?, SEND_BUFFER_IS_FIXED)),
+                receive_buffer: Some(buffer(sockopt::socket_recv_buffer_size(fd)?, RECEIVE_BUFFER_IS_FIXED)),
+                reuses_address: Some(sockopt::socket_reuseaddr(fd)?),
+                is_nonblocking: fcntl_getfl(fd)?.contains(OFlags::NONBLOCK),
+                has_ended_reading: false,
+                has_microsecond_stamps: false,
+            })
+        };
+        read().map_err(system("read the socket's options"))
+    }
+
+    /// Sets the options of a new socket before it is connected, except those of [`finish`](Self::finish). The buffers have
+    /// room for `sending` and `receiving` bytes, and keep their size until then. Returns whether the congestion control is
+    /// as wanted.
+    pub(crate) fn apply(&self, fd: &OwnedFd, sending: usize, receiving: usize) -> Result<bool, CaptureError> {
+        let apply = || -> io::Result<bool> {
+            sockopt::set_socket_send_buffer_size_force(fd, asked(self.send_buffer, sending, fd_send(fd)?))?;
+            sockopt::set_socket_recv_buffer_size_force(
+                fd,
+                asked(self.receive_buffer, receiving, fd_receive(fd)?),
+            )?;
+            if let Some(is_on) = self.no_delay {
+                sockopt::set_tcp_nodelay(fd, is_on)?;
+            }
+            if let Some(is_on) = self.cork {
+                sockopt::set_tcp_cork(fd, is_on)?;
+            }
+            if let Some(keep_alive) = self.keep_alive {
+                sockopt::set_tcp_keepidle(fd, keep_alive.idle)?;
+                sockopt::set_tcp_keepintvl(fd, keep_alive.interval)?;
+                sockopt::set_tcp_keepcnt(fd, keep_alive.probes)?;
+                sockopt::set_socket_keepalive(fd, keep_alive.is_on)?;
+            }
+            if let Some(timeout_ms) = self.user_timeout_ms {
+                sockopt::set_tcp_user_timeout(fd, timeout_ms)?;
+            }
+            if self.is_nonblocking {
+                fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+            }
+            match &self.congestion_control {
+                None => Ok(true),
+                // A name that this host does not have.
+                Some(name) => Ok(sockopt::set_tcp_congestion(fd, name).is_ok()),
+            }
+        };
+        apply().map_err(system("set the socket's options"))
+    }
+
+    /// Lets the kernel adjust the buffers again that the application has not fixed.
+    pub(crate) fn finish(&self, fd: &OwnedFd) {
+        let lock =
+            |buffer: Option<Buffer>, bit| if buffer.is_some_and(|buffer| buffer.is_fixed) { bit } else { 0 };
+        let locks =
+            lock(self.send_buffer, SEND_BUFFER_IS_FIXED) | lock(self.receive_buffer, RECEIVE_BUFFER_IS_FIXED);
+        // Linux before 5.14 has no such option: the buffers keep their size there.
+        let _ = set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, locks);
+    }
+}
+
+/// Which buffers the application has fixed; none on Linux before 5.14, which does not say.
+fn buffer_locks(fd: &OwnedFd) -> io::Result<libc::c_int> {
+    match get(fd, libc::SOL_SOCKET, SO_BUF_LOCK) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(0),
+        result => result,
+    }
+}
+
+/// The size to ask for, which the kernel doubles: at least that of the old socket and of this host's default, and room for
+/// `needed` bytes, whose overhead is no larger than the bytes.
+fn asked(wanted: Option<Buffer>, needed: usize, default: usize) -> usize {
+    let wanted = wanted.map_or(default, |buffer| buffer.bytes);
+    (wanted / 2).max(needed).min(BUFFER_BYTES_MAX)
+}
+
+fn fd_send(fd: &OwnedFd) -> io::Result<usize> {
+    Ok(sockopt::socket_send_buffer_size(fd)?)
+}
+
+fn fd_receive(fd: &OwnedFd) -> io::Result<usize> {
+    Ok(sockopt::socket_recv_buffer_size(fd)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_have_room_for_the_queues_and_are_bounded() {
+        let wanted = |bytes| Some(Buffer { bytes, is_fixed: false });
+        assert_eq!(asked(None, 0, 16_384), 8_192);
+        assert_eq!(asked(wanted(1_000_000), 10, 16_384), 500_000);
+        assert_eq!(asked(wanted(1_000), 64 << 20, 16_384), 64 << 20);
+        assert_eq!(asked(wanted(usize::MAX), usize::MAX, 0), BUFFER_BYTES_MAX);
+    }
+}

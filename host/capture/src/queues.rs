@@ -1,0 +1,79 @@
+//! The bytes of both queues of a socket in repair mode.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use spillway_wire::{Bytes, Chunks};
+
+use crate::repair::{Queue, Repair};
+
+/// Bytes that the send queue may hold before the first unacknowledged one: the kernel keeps a segment until all of it is
+/// acknowledged, and no segment is longer than an IP packet.
+const ACKNOWLEDGED_BYTES_MAX: usize = 1 << 16;
+
+/// The last `length` bytes of the send queue, which are the unacknowledged and the unsent ones. `None` if the queue has
+/// fewer.
+pub(crate) fn peek_sending(repair: Repair<'_>, fd: &OwnedFd, length: usize) -> io::Result<Option<Bytes>> {
+    if length == 0 {
+        return Ok(Some(Bytes::new()));
+    }
+    // The kernel copies whole segments: EFAULT if the buffer ends within one.
+    let mut bytes = vec![0; length + ACKNOWLEDGED_BYTES_MAX];
+    let copied = repair.with_queue(Queue::Send, || peek(fd, &mut bytes))?;
+    bytes.truncate(copied);
+    Ok(copied.checked_sub(length).map(|start| Bytes::from(bytes).slice(start..)))
+}
+
+/// The first `length` bytes that the application has not read. `None` if there are fewer.
+pub(crate) fn peek_unread(repair: Repair<'_>, fd: &OwnedFd, length: usize) -> io::Result<Option<Bytes>> {
+    if length == 0 {
+        return Ok(Some(Bytes::new()));
+    }
+    let mut bytes = vec![0; length];
+    let copied = repair.with_queue(Queue::Receive, || peek(fd, &mut bytes))?;
+    Ok((copied == length).then(|| bytes.into()))
+}
+
+fn peek(fd: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
+    match recv(fd, bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, copied)) => Ok(copied),
+        Err(Errno::AGAIN) => Ok(0),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Puts bytes into a queue of a connected socket in repair mode. Bytes in the send queue count as sent.
+pub(crate) fn refill(repair: Repair<'_>, fd: &OwnedFd, queue: Queue, bytes: &Chunks) -> io::Result<()> {
+    repair.with_queue(queue, || {
+        for chunk in bytes.chunks() {
+            let mut rest = &chunk[..];
+            while !rest.is_empty() {
+                let written = send(fd, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+                rest = &rest[written..];
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Writes bytes to a socket that is no longer in repair mode. Returns the bytes that the kernel has not accepted.
+pub(crate) fn write(fd: &OwnedFd, bytes: &Chunks) -> Chunks {
+    let mut written = 0;
+    for chunk in bytes.chunks() {
+        let mut rest = &chunk[..];
+        while !rest.is_empty() {
+            match send(fd, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(accepted) => {
+                    rest = &rest[accepted..];
+                    written += accepted;
+                }
+                Err(Errno::INTR) => {}
+                // The kernel is short of memory, or the connection has ended meanwhile, as the application will see.
+                Err(_) => return bytes.slice(written..bytes.len()).unwrap_or_default(),
+            }
+        }
+    }
+    Chunks::new()
+}

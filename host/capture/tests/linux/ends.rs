@@ -1,0 +1,219 @@
+//! Connections of which one end has finished, and captures that end without a move.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+
+use spillway_capture::{CaptureError, Failed, Injector, Refusal, export, import};
+use spillway_wire::state::Stage;
+
+use crate::cable::{Cable, Family, skipped, wait_until};
+use crate::kernel::{info, set_option, unacknowledged};
+use crate::moving::{Moving, assert_unseen};
+use crate::stream::{Pattern, unread};
+
+const FIN_WAIT_1: u8 = 4;
+const FIN_WAIT_2: u8 = 5;
+const CLOSE_WAIT: u8 = 8;
+const CLOSED: u8 = 7;
+
+/// Connections of each test.
+const CONNECTIONS: usize = 20;
+
+fn with_connections(name: &str, work: impl Fn(&Cable, TcpStream, TcpStream) + Send + Sync) {
+    for family in [Family::V4, Family::V6] {
+        if skipped() {
+            return;
+        }
+        let cable = Cable::new(&format!("{name}-{}", if family == Family::V4 { 4 } else { 6 }), family, &[]);
+        for _ in 0..CONNECTIONS {
+            let (client, server) = cable.connection(|_| {});
+            cable.server.run_inside(|| work(&cable, client, server)).unwrap();
+        }
+        assert_unseen(&cable);
+    }
+}
+
+fn state_of(stream: &TcpStream) -> u8 {
+    info(stream).tcpi_state
+}
+
+fn assert_finished(mut stream: &TcpStream) {
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0, "the peer has finished");
+}
+
+#[test]
+fn close_wait_moves_with_and_without_unread_bytes() {
+    with_connections("cap-close-wait", |cable, client, server| {
+        let (mut requests, mut taken) = (Pattern::new(1), Pattern::new(1));
+        let (mut replies, mut answers) = (Pattern::new(2), Pattern::new(2));
+        requests.write(&client, 5_000);
+        client.shutdown(Shutdown::Write).unwrap();
+        wait_until("the FIN arrives", || state_of(&server) == CLOSE_WAIT);
+        let (moving, state) = Moving::new(cable, server).step();
+        // The FIN is not passed to the application before the unread bytes.
+        assert_eq!((state.stage, state.receiving.fin.is_some()), (Stage::Established, true));
+        assert_eq!(state_of(&moving.stream), CLOSE_WAIT);
+        assert_eq!(unread(&moving.stream), 5_000);
+        taken.read(&moving.stream, 5_000);
+        let (moving, state) = moving.step();
+        assert_eq!(state.stage, Stage::CloseWait);
+        assert_finished(&moving.stream);
+        replies.write(&moving.stream, 50_000);
+        let (moving, _) = moving.step();
+        assert_eq!(state_of(&moving.stream), CLOSE_WAIT);
+        answers.read(&client, 50_000);
+        drop(moving);
+        assert_finished(&client);
+    });
+}
+
+#[test]
+fn fin_wait_1_moves_with_sent_and_unsent_bytes() {
+    with_connections("cap-fin-wait-1", |cable, client, server| {
+        let (mut replies, mut answers) = (Pattern::new(2), Pattern::new(2));
+        // The cable holds the client's acknowledgements: first of a sent FIN, then of one behind unsent bytes.
+        cable.hold();
+        replies.write(&server, 1_000);
+        server.shutdown(Shutdown::Write).unwrap();
+        let (moving, state) = Moving::new(cable, server).step();
+        assert_eq!((state.stage, state.sending.queue.len()), (Stage::FinWait1, 1_000));
+        wait_until("the FIN is acknowledged", || state_of(&moving.stream) == FIN_WAIT_2);
+        answers.read(&client, 1_000);
+        assert_finished(&client);
+        assert_client_can_send(&client, &moving);
+    });
+    with_connections("cap-fin-unsent", |cable, client, server| {
+        let (mut replies, mut answers) = (Pattern::new(2), Pattern::new(2));
+        rustix::net::sockopt::set_socket_send_buffer_size(&server, 1 << 20).unwrap();
+        cable.hold();
+        replies.write(&server, 300_000);
+        server.shutdown(Shutdown::Write).unwrap();
+        let (moving, state) = Moving::new(cable, server).step();
+        assert_eq!(state.stage, Stage::FinWait1);
+        assert!(state.sending.nxt - state.sending.una < 300_000, "the FIN is not sent");
+        assert_eq!(state_of(&moving.stream), FIN_WAIT_1);
+        answers.read(&client, 300_000);
+        assert_finished(&client);
+        assert_client_can_send(&client, &moving);
+    });
+}
+
+#[test]
+fn fin_wait_2_moves() {
+    with_connections("cap-fin-wait-2", |cable, client, server| {
+        let (mut replies, mut answers) = (Pattern::new(2), Pattern::new(2));
+        replies.write(&server, 1_000);
+        server.shutdown(Shutdown::Write).unwrap();
+        answers.read(&client, 1_000);
+        wait_until("the FIN is acknowledged", || state_of(&server) == FIN_WAIT_2);
+        let (moving, state) = Moving::new(cable, server).step();
+        assert_eq!(state.stage, Stage::FinWait2);
+        assert_eq!(state_of(&moving.stream), FIN_WAIT_2);
+        assert_finished(&client);
+        assert_client_can_send(&client, &moving);
+    });
+}
+
+/// The client's direction works, and its end.
+fn assert_client_can_send(client: &TcpStream, moving: &Moving<'_>) {
+    let (mut requests, mut taken) = (Pattern::new(1), Pattern::new(1));
+    requests.write(client, 10_000);
+    client.shutdown(Shutdown::Write).unwrap();
+    taken.read(&moving.stream, 10_000);
+    assert_finished(&moving.stream);
+}
+
+#[test]
+fn other_states_are_refused_by_name() {
+    with_connections("cap-states", |_, client, server| {
+        client.shutdown(Shutdown::Write).unwrap();
+        wait_until("the FIN arrives", || state_of(&server) == CLOSE_WAIT);
+        server.shutdown(Shutdown::Write).unwrap();
+        wait_until("the connection ends", || state_of(&server) == CLOSED);
+        let Failed { kept, error } = export(server).unwrap_err();
+        assert!(matches!(error, CaptureError::Refused(Refusal::State("CLOSED"))), "{error}");
+        drop(kept);
+    });
+}
+
+#[test]
+fn a_capture_that_ends_without_a_move_continues_with_the_same_socket() {
+    with_connections("cap-resume", |cable, client, server| {
+        let (mut requests, mut taken) = (Pattern::new(1), Pattern::new(1));
+        let (mut replies, mut answers) = (Pattern::new(2), Pattern::new(2));
+        rustix::net::sockopt::set_socket_send_buffer_size(&server, 1 << 20).unwrap();
+        let reuses = rustix::net::sockopt::socket_reuseaddr(&server).unwrap();
+        requests.write(&client, 3_000);
+        taken.read(&server, 1_000);
+        replies.write(&server, 300_000);
+        cable.hold();
+        let captured = export(server).unwrap();
+        requests.write(&client, 4_000);
+        let server = TcpStream::from(captured.resume().unwrap());
+        cable.release();
+        assert_eq!(rustix::net::sockopt::socket_reuseaddr(&server).unwrap(), reuses);
+        answers.read(&client, 300_000);
+        taken.read(&server, 6_000);
+        wait_until("all is acknowledged", || unacknowledged(&server) == 0);
+    });
+}
+
+/// Segments that arrive at a captured socket are neither acknowledged nor answered by a reset.
+#[test]
+fn a_captured_socket_drops_segments_silently() {
+    with_connections("cap-silent", |cable, mut client, server| {
+        let address = client.local_addr().unwrap();
+        let before = cable.server_segments(address);
+        let captured = export(server).unwrap();
+        client.write_all(&Pattern::new(1).next(500)).unwrap();
+        wait_until("the segment reaches the server", || cable.client_segments_are_through());
+        assert_eq!(cable.server_segments(address), before, "the captured socket sends nothing");
+        assert!(captured.late_bytes().unwrap().is_empty());
+        let server = TcpStream::from(captured.resume().unwrap());
+        // The client sends the bytes again after its retransmission timeout.
+        Pattern::new(1).read(&server, 500);
+    });
+}
+
+/// A segment may have passed the filter on another CPU. The filter is detached here to get the same.
+#[test]
+fn bytes_that_arrive_behind_the_filter_are_reported() {
+    with_connections("cap-late", |_, mut client, server| {
+        let other = server.try_clone().unwrap();
+        client.write_all(&Pattern::new(1).next(2_000)).unwrap();
+        wait_until("the request arrives", || unread(&server) == 2_000);
+        let captured = export(server).unwrap();
+        assert_eq!(set_option(&other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
+        client.write_all(&Pattern::new(9).next(700)).unwrap();
+        wait_until("late bytes arrive", || captured.late_bytes().unwrap().len() == 700);
+        assert_eq!(captured.late_bytes().unwrap(), Pattern::new(9).next(700));
+        let server = TcpStream::from(captured.resume().unwrap());
+        Pattern::new(1).read(&server, 2_000);
+        Pattern::new(9).read(&server, 700);
+    });
+}
+
+/// A second descriptor does not keep the old connection: the new socket can have its addresses.
+#[test]
+fn a_silent_close_ends_all_descriptors_of_the_socket() {
+    with_connections("cap-close", |cable, client, server| {
+        let mut other = server.try_clone().unwrap();
+        cable.hold();
+        let captured = export(server).unwrap();
+        let (state, options) = (captured.state().clone(), captured.options().clone());
+        let present = import(&state, &options).unwrap_err();
+        assert!(matches!(present, CaptureError::Present(..)), "{present}");
+        captured.close_silently().unwrap();
+        assert!(other.read(&mut [0; 10]).is_err() || state_of(&other) == CLOSED);
+        // A restored connection that is dropped sends nothing, and can be restored again.
+        let address = client.local_addr().unwrap();
+        let segments = cable.server_segments(address);
+        drop(import(&state, &options).unwrap());
+        assert_eq!(cable.server_segments(address), segments);
+        let live = import(&state, &options).unwrap().go_live(&Injector::open().unwrap()).unwrap();
+        cable.release();
+        let server = TcpStream::from(live.socket);
+        Pattern::new(1).write(&server, 1_000);
+        Pattern::new(1).read(&client, 1_000);
+    });
+}
