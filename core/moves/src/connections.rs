@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_tcp::{ExportError, ImportError, Stack};
+use spillway_tcp::{ExportError, ImportError, Importable, Stack};
 use spillway_transport::{Chunk, Conn, Full, Time, Transport};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
@@ -105,53 +105,45 @@ impl Connections {
         }
     }
 
-    /// Reads a state, and checks that the stack can import it at this server's place of the service. `knows_protocol`: whether
-    /// the application can read attachments of a protocol.
-    pub(crate) fn can_import(
+    /// Reads a state, and checks that the stack can import it at this server's place of the service.
+    pub(crate) fn read(
         &mut self,
         now: Time,
         state: &Chunks,
         place: Endpoint,
-        knows_protocol: impl FnOnce(&str) -> bool,
-    ) -> Result<ConnectionState, Reason> {
-        let state = state_at(state, place).map_err(|error| match error {
+    ) -> Result<ExportedConnection, Reason> {
+        let state = ConnectionState::decode(state).map_err(|error| match error {
             StateError::Version(_) => Reason::Version,
             StateError::Features(_) => Reason::Feature,
             StateError::TooMany(_) => Reason::TooLarge,
             _ => Reason::Damaged,
         })?;
-        if state.attachment.as_ref().is_some_and(|attachment| !knows_protocol(attachment.protocol())) {
-            return Err(Reason::Feature);
-        }
-        self.stack.can_import(now, &state).map_err(|error| match error {
+        let state = ConnectionState { local: place.into(), ..state };
+        let importable = self.stack.check_import(now, &state).map_err(|error| match error {
             ImportError::Full => Reason::NoRoom,
             ImportError::Family => Reason::Family,
             ImportError::TooMuch(_) => Reason::TooLarge,
             ImportError::Present | ImportError::Contradiction(_) => Reason::Invalid,
         })?;
-        Ok(state)
+        let ConnectionState { peer, listener, attachment, .. } = state;
+        Ok(ExportedConnection { importable, peer, listener, attachment })
     }
 
-    /// Imports a connection. `None` if the stack refuses the state.
-    pub(crate) fn import(&mut self, now: Time, flow: Flow, state: ConnectionState) -> Option<Imported> {
-        let conn = self.stack.import(now, &state).ok()?;
+    /// Imports a connection. `None` if the stack cannot import it any more.
+    pub(crate) fn import(&mut self, now: Time, flow: Flow, importable: Importable) -> Option<Conn> {
+        let conn = self.stack.import_checked(now, importable).ok()?;
         self.insert(conn, flow);
-        Some(Imported { conn, peer: state.peer, listener: state.listener, attachment: state.attachment })
+        Some(conn)
     }
 }
 
-/// A connection after its import.
-#[derive(Clone, Debug)]
-pub(crate) struct Imported {
-    pub(crate) conn: Conn,
+/// A connection that a server has exported, and that the stack can import.
+#[derive(Debug)]
+pub(crate) struct ExportedConnection {
+    pub(crate) importable: Importable,
     pub(crate) peer: SocketAddr,
     pub(crate) listener: Option<u16>,
     pub(crate) attachment: Option<Attachment>,
-}
-
-/// Reads a state whose connection is to be at this server's place of the service.
-pub(crate) fn state_at(state: &Chunks, place: Endpoint) -> Result<ConnectionState, StateError> {
-    Ok(ConnectionState { local: place.into(), ..ConnectionState::decode(state)? })
 }
 
 impl Transport for Connections {
