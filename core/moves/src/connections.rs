@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_tcp::{ExportError, ImportError, Stack};
+use spillway_tcp::{ExportError, ImportError, Importable, Stack};
 use spillway_transport::{Chunk, Conn, Full, Time, Transport};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
@@ -114,61 +114,68 @@ impl Connections {
         }
     }
 
+    /// Reads the state of a connection that comes from another server: as [`read`](Self::read), and its queue must not be too
+    /// long.
+    pub(crate) fn read_coming(
+        &mut self,
+        now: Time,
+        state: &Chunks,
+        ends: (&Flow, Endpoint),
+    ) -> Result<ExportedConnection, Reason> {
+        let connection = self.read(now, state, ends)?;
+        // A source could otherwise fill this server's memory: 16 MiB for each connection.
+        if connection.queued > self.stack.settings().send_buffer_bytes.max(QUEUE_BYTES_ACCEPTED) {
+            return Err(Reason::TooLarge);
+        }
+        Ok(connection)
+    }
+
     /// Reads a state, and checks that it is that of the flow's connection, and that the stack can import it at this server's
-    /// place of the service. `knows_protocol`: whether the application can read attachments of a protocol.
-    pub(crate) fn can_import(
+    /// place of the service.
+    pub(crate) fn read(
         &mut self,
         now: Time,
         state: &Chunks,
         (flow, place): (&Flow, Endpoint),
-        knows_protocol: impl FnOnce(&str) -> bool,
-    ) -> Result<ConnectionState, Reason> {
-        let state = state_at(state, place).map_err(|error| match error {
+    ) -> Result<ExportedConnection, Reason> {
+        let state = ConnectionState::decode(state).map_err(|error| match error {
             StateError::Version(_) => Reason::Version,
             StateError::Features(_) => Reason::Feature,
             StateError::TooMany(_) => Reason::TooLarge,
             _ => Reason::Damaged,
         })?;
-        if state.attachment.as_ref().is_some_and(|attachment| !knows_protocol(attachment.protocol())) {
-            return Err(Reason::Feature);
-        }
         // The switch lets the source move this flow only, not that of another client.
         if Endpoint::from(state.peer) != flow.client() {
             return Err(Reason::Invalid);
         }
-        // A source could otherwise fill this server's memory: 16 MiB for each connection.
-        if state.sending.queue.len() > self.stack.settings().send_buffer_bytes.max(QUEUE_BYTES_ACCEPTED) {
-            return Err(Reason::TooLarge);
-        }
-        self.stack.can_import(now, &state).map_err(|error| match error {
+        let state = ConnectionState { local: place.into(), ..state };
+        let importable = self.stack.check_import(now, &state).map_err(|error| match error {
             ImportError::Full => Reason::NoRoom,
             ImportError::Family => Reason::Family,
             ImportError::TooMuch(_) => Reason::TooLarge,
             ImportError::Present | ImportError::Contradiction(_) => Reason::Invalid,
         })?;
-        Ok(state)
+        let ConnectionState { peer, listener, attachment, sending, .. } = state;
+        Ok(ExportedConnection { importable, peer, listener, attachment, queued: sending.queue.len() })
     }
 
-    /// Imports a connection. `None` if the stack refuses the state.
-    pub(crate) fn import(&mut self, now: Time, flow: Flow, state: ConnectionState) -> Option<Imported> {
-        let conn = self.stack.import(now, &state).ok()?;
+    /// Imports a connection. `None` if the stack cannot import it any more.
+    pub(crate) fn import(&mut self, now: Time, flow: Flow, importable: Importable) -> Option<Conn> {
+        let conn = self.stack.import_checked(now, importable).ok()?;
         self.insert(conn, flow);
-        Some(Imported { conn, peer: state.peer, listener: state.listener, attachment: state.attachment })
+        Some(conn)
     }
 }
 
-/// A connection after its import.
-#[derive(Clone, Debug)]
-pub(crate) struct Imported {
-    pub(crate) conn: Conn,
+/// A connection that a server has exported, and that the stack can import.
+#[derive(Debug)]
+pub(crate) struct ExportedConnection {
+    pub(crate) importable: Importable,
     pub(crate) peer: SocketAddr,
     pub(crate) listener: Option<u16>,
     pub(crate) attachment: Option<Attachment>,
-}
-
-/// Reads a state whose connection is to be at this server's place of the service.
-pub(crate) fn state_at(state: &Chunks, place: Endpoint) -> Result<ConnectionState, StateError> {
-    Ok(ConnectionState { local: place.into(), ..ConnectionState::decode(state)? })
+    /// Bytes to send.
+    queued: usize,
 }
 
 impl Transport for Connections {
@@ -295,37 +302,41 @@ mod tests {
         state.encode()
     }
 
-    const PLACE: &str = "10.0.0.3:8080";
-
-    /// Whether a server with a send buffer of this size can import this state of the flow of 10.0.0.2:1000.
-    fn check(send_buffer_bytes: usize, state: &Chunks) -> Result<(SocketAddr, SocketAddr), Reason> {
-        let (now, service, place) = (Time(1_000), end("10.0.0.1:80"), end(PLACE));
+    /// A server with a send buffer of this size, and the ends of the flow of 10.0.0.2:1000.
+    fn server(send_buffer_bytes: usize) -> (Connections, (Flow, Endpoint)) {
+        let (service, place) = (end("10.0.0.1:80"), end("10.0.0.3:8080"));
         let settings = Settings::new(Mac([2, 0, 0, 0, 0, 3]), place.ip(), 8, isn::Key([3; 16]));
         let listeners = vec![Listener { address: place, is_gated: false }];
-        let stack = Stack::new(now, Settings { listeners, send_buffer_bytes, ..settings });
-        let mut connections = Connections::new(stack.unwrap(), vec![service.into()]);
+        let stack = Stack::new(NOW, Settings { listeners, send_buffer_bytes, ..settings }).unwrap();
         let flow = Flow::new(end("10.0.0.2:1000").into(), service.into()).unwrap();
-        let state = connections.can_import(now, state, (&flow, place.into()), |_| false);
-        state.map(|state| (state.local, state.peer))
+        (Connections::new(stack, vec![service.into()]), (flow, place.into()))
     }
+
+    const NOW: Time = Time(1_000);
 
     #[test]
     fn the_state_of_another_clients_connection_is_refused() {
-        let check = |client| check(10_000, &state_of(client, 0));
-        assert_eq!(check("10.0.0.2:1000"), Ok((end(PLACE), end("10.0.0.2:1000"))));
+        let (mut connections, (flow, place)) = server(10_000);
+        let mut check = |client| {
+            let state = state_of(client, 0);
+            connections.read_coming(NOW, &state, (&flow, place)).map(|connection| connection.peer)
+        };
+        assert_eq!(check("10.0.0.2:1000"), Ok(end("10.0.0.2:1000")));
         for client in ["10.0.0.2:1001", "10.0.0.9:1000", "[2001:db8::2]:1000"] {
             assert_eq!(check(client), Err(Reason::Invalid), "{client}");
         }
     }
 
+    /// A connection that comes back is one of this server: its application has queued the bytes here.
     #[test]
-    fn a_state_with_more_bytes_to_send_than_a_server_would_queue_is_refused() {
-        let check = |send_buffer_bytes, queued| {
-            check(send_buffer_bytes, &state_of("10.0.0.2:1000", queued)).map(|_| ())
-        };
+    fn a_state_with_more_bytes_to_send_than_a_server_would_queue_is_refused_unless_it_comes_back() {
         for (send_buffer_bytes, queued_max) in [(10_000, 1 << 20), (2 << 20, 2 << 20)] {
-            assert_eq!(check(send_buffer_bytes, queued_max), Ok(()));
-            assert_eq!(check(send_buffer_bytes, queued_max + 1), Err(Reason::TooLarge));
+            let (mut connections, (flow, place)) = server(send_buffer_bytes);
+            let [longest, longer] = [0, 1].map(|more| state_of("10.0.0.2:1000", queued_max + more));
+            let ends = (&flow, place);
+            assert!(connections.read_coming(NOW, &longest, ends).is_ok());
+            assert_eq!(connections.read_coming(NOW, &longer, ends).err(), Some(Reason::TooLarge));
+            assert!(connections.read(NOW, &longer, ends).is_ok());
         }
     }
 }

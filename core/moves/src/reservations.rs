@@ -2,16 +2,17 @@
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
-use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
-/// A state that the stack can import, until this server owns the flow.
+use crate::connections::ExportedConnection;
+
+/// A connection whose state was checked, until this server owns the flow.
 #[derive(Debug)]
 pub(crate) struct Checked {
     /// The server that the connection comes from.
     pub(crate) source: Option<ServerId>,
-    /// The state with this server's place. It shares its memory with the agent's copy.
-    pub(crate) state: ConnectionState,
+    /// Its queues share the memory of the agent's copy of the state.
+    pub(crate) connection: ExportedConnection,
 }
 
 /// Connections that the stack does not have at present, and for each of which it must have room later: those that come from

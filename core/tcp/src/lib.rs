@@ -35,7 +35,7 @@ pub use counters::Counters;
 pub use dropped::{Dropped, DroppedSegment, Dropping};
 pub use event::{Delivery, StackEvent};
 pub use flow::Flow;
-pub use moving::{ExportError, ImportError};
+pub use moving::{ExportError, ImportError, Importable};
 pub use settings::{KeepAlive, Listener, OwnAddress, Resolver, Settings, SettingsError};
 pub use stack::Stack;
 pub use timer::{Timer, Timers};

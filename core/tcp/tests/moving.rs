@@ -132,7 +132,7 @@ fn another_stack_continues_a_connection_under_its_old_address() {
     assert_eq!(pair.hosts[1].stack.export(pair.now, conn), Err(ExportError::Unknown));
     let mut other_stack = Stack::new(pair.now, settings(3)).expect("valid settings");
     let moved = other_stack.import(pair.now, &through_bytes(&state)).expect("room for a connection");
-    assert_eq!(other_stack.can_import(pair.now, &state), Err(ImportError::Present));
+    assert_eq!(other_stack.check_import(pair.now, &state).err(), Some(ImportError::Present));
     assert_eq!(other_stack.import(pair.now, &state), Err(ImportError::Present));
     // Frames to the old host's Ethernet address go to the new stack, as a switch would send them.
     pair.hosts[1].stack = other_stack;

@@ -6,12 +6,11 @@ use spillway_handoff::{Agent, Cause, Event, MoveResult, Step};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::state::ConnectionState;
 use spillway_wire::switch::{Flow, ServerId};
 
 use super::Server;
 use crate::application::{Arrival, Movable};
-use crate::connections::{Imported, state_at};
+use crate::connections::ExportedConnection;
 use crate::incidents::{Incident, Loss};
 use crate::orders::OrderResult;
 use crate::reservations::Checked;
@@ -46,10 +45,11 @@ impl Server {
             }
             Event::Import { flow, state, frames, is_return } => {
                 self.reservations.end_away(&flow);
-                let checked = self.reservations.end_coming(&flow).filter(|_| !is_return);
-                let source = checked.as_ref().and_then(|checked| checked.source);
-                let imported = self.read_imported(&flow, &state, checked);
-                self.import(application, now, flow, imported, (is_return, source));
+                let (source, connection) = match self.reservations.end_coming(&flow) {
+                    Some(Checked { source, connection }) if !is_return => (source, Some(connection)),
+                    _ => (None, self.read_returned(now, &flow, &state)),
+                };
+                self.import(application, now, flow, connection, (is_return, source));
                 self.deliver_all(application, now, frames);
             }
             Event::Deliver { frames } => self.deliver_all(application, now, frames),
@@ -76,29 +76,24 @@ impl Server {
         flow: Flow,
         state: &Chunks,
     ) -> Result<(), Reason> {
-        let place = self.place(&flow).ok_or(Reason::NoService)?;
         if self.used_places() >= self.connections_max {
             return Err(Reason::NoRoom);
         }
-        let state = self
-            .connections
-            .can_import(now, state, (&flow, place), |protocol| application.knows_protocol(protocol))?;
+        let place = self.place(&flow).ok_or(Reason::NoService)?;
+        let connection = self.connections.read_coming(now, state, (&flow, place))?;
+        let attachment = connection.attachment.as_ref();
+        if attachment.is_some_and(|attachment| !application.knows_protocol(attachment.protocol())) {
+            return Err(Reason::Feature);
+        }
         let source = self.agent.as_ref().and_then(|agent| agent.source_of(&flow));
-        self.reservations.add_coming(flow, Checked { source, state });
+        self.reservations.add_coming(flow, Checked { source, connection });
         Ok(())
     }
 
-    /// The state that is imported: the one that was checked, or one that has come back. `None` if it cannot be read.
-    fn read_imported(
-        &self,
-        flow: &Flow,
-        state: &Chunks,
-        checked: Option<Checked>,
-    ) -> Option<ConnectionState> {
+    /// Reads the state of a connection that comes back.
+    fn read_returned(&mut self, now: Time, flow: &Flow, state: &Chunks) -> Option<ExportedConnection> {
         let place = self.place(flow)?;
-        let Some(Checked { state: checked, .. }) = checked else { return state_at(state, place).ok() };
-        debug_assert_eq!(state_at(state, place).as_ref(), Ok(&checked), "the last state that was checked");
-        Some(checked)
+        self.connections.read(now, state, (flow, place)).ok()
     }
 
     fn import<A: Movable>(
@@ -106,11 +101,14 @@ impl Server {
         application: &mut A,
         now: Time,
         flow: Flow,
-        state: Option<ConnectionState>,
+        connection: Option<ExportedConnection>,
         (is_return, source): (bool, Option<ServerId>),
     ) {
-        let imported = state.and_then(|state| self.connections.import(now, flow, state));
-        let Some(Imported { conn, peer, listener, attachment }) = imported else {
+        let imported =
+            connection.and_then(|ExportedConnection { importable, peer, listener, attachment, .. }| {
+                Some((self.connections.import(now, flow, importable)?, peer, listener, attachment))
+            });
+        let Some((conn, peer, listener, attachment)) = imported else {
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
             self.lost(flow, Loss::NotImported);

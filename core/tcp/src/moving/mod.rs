@@ -4,6 +4,7 @@
 
 pub(crate) mod recovery;
 
+use alloc::boxed::Box;
 use core::fmt;
 
 use spillway_transport::{Conn, Time};
@@ -67,6 +68,10 @@ impl fmt::Display for ImportError {
 
 impl core::error::Error for ImportError {}
 
+/// A connection that a stack can import.
+#[derive(Debug)]
+pub struct Importable(Box<Connection>);
+
 impl Stack {
     /// Removes a connection, and returns its whole state. Sends nothing to the peer. Segments of the connection that
     /// still arrive here are dropped silently, because a reset would end the connection on its new stack. A newer SYN with
@@ -95,15 +100,27 @@ impl Stack {
     /// # Errors
     /// On an error nothing has changed.
     pub fn import(&mut self, now: Time, state: &ConnectionState) -> Result<Conn, ImportError> {
-        self.add_imported(now, |now, settings, conn| Connection::import(now, settings, conn, state))
+        let connection = self.build_imported(now, state)?;
+        self.add_imported(now, connection)
     }
 
-    /// Whether [`import`](Self::import) of this state would succeed now.
+    /// Checks whether [`import`](Self::import) of this state would succeed now. [`import_checked`](Self::import_checked)
+    /// imports the connection later; its timers run from now on.
     ///
     /// # Errors
     /// As [`import`](Self::import).
-    pub fn can_import(&mut self, now: Time, state: &ConnectionState) -> Result<(), ImportError> {
-        let import = |now, settings: &_, conn| Connection::import(now, settings, conn, state);
-        self.check_imported(now, import).map(|_| ())
+    pub fn check_import(&mut self, now: Time, state: &ConnectionState) -> Result<Importable, ImportError> {
+        let connection = self.build_imported(now, state)?;
+        self.check_imported(&connection)?;
+        Ok(Importable(connection))
+    }
+
+    /// As [`import`](Self::import), of a state that this stack has checked.
+    ///
+    /// # Errors
+    /// There is no room any more: see [`keep_places`](Self::keep_places). Or a connection with the same ends exists now, or
+    /// the listener does not exist any more.
+    pub fn import_checked(&mut self, now: Time, importable: Importable) -> Result<Conn, ImportError> {
+        self.add_imported(now, importable.0)
     }
 }

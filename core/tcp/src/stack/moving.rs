@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 
 use spillway_transport::{Conn, Time};
+use spillway_wire::state::ConnectionState;
 
 use super::Stack;
 use super::listen::cookie_binding;
@@ -10,7 +11,6 @@ use super::time_wait::TimeWait;
 use crate::connection::Connection;
 use crate::flow::Flow;
 use crate::moving::ImportError;
-use crate::settings::Settings;
 
 impl Stack {
     pub(crate) fn connection(&self, conn: Conn) -> Option<&Connection> {
@@ -41,22 +41,31 @@ impl Stack {
         }
     }
 
+    /// Builds the connection of a state. The table does not have it yet.
+    pub(crate) fn build_imported(
+        &self,
+        now: Time,
+        state: &ConnectionState,
+    ) -> Result<Box<Connection>, ImportError> {
+        let conn = self.table.next().ok_or(ImportError::Full)?;
+        Ok(Box::new(Connection::import(self.now.max(now), &self.settings, conn, state)?))
+    }
+
     pub(crate) fn add_imported(
         &mut self,
         now: Time,
-        import: impl FnOnce(Time, &Settings, Conn) -> Result<Connection, ImportError>,
+        mut connection: Box<Connection>,
     ) -> Result<Conn, ImportError> {
         self.now = self.now.max(now);
-        let (mut connection, half_open) = self.check_imported(now, import)?;
         let flow = connection.flow;
-        if let Some(half_open) = half_open {
+        if let Some(half_open) = self.check_imported(&connection)? {
             // The SYN of the half-open connection may be forged, so the imported connection replaces it.
             self.half_open -= 1;
             self.wheel.disarm(half_open.slot);
             self.free(half_open);
-            connection.conn = self.table.next().ok_or(ImportError::Full)?;
         }
-        let conn = connection.conn;
+        let conn = self.table.next().ok_or(ImportError::Full)?;
+        connection.conn = conn;
         self.time_waits.forget(&flow);
         self.has_foreign_connections |= !self.is_local(flow.local().ip());
         let (isn, peer_isn) = connection.initial_sequence_numbers();
@@ -67,20 +76,14 @@ impl Stack {
             self.used_cookies.advance_to(self.cookies.counter(self.now));
             self.used_cookies.add(binding, isn);
         }
-        self.table.add(Box::new(connection));
+        self.table.add(connection);
         self.counters.imported += 1;
         self.with(conn, |connection, cx| connection.push_events(cx));
         Ok(conn)
     }
 
-    /// A connection that can be imported, and the half-open connection that it would replace.
-    pub(crate) fn check_imported(
-        &mut self,
-        now: Time,
-        import: impl FnOnce(Time, &Settings, Conn) -> Result<Connection, ImportError>,
-    ) -> Result<(Connection, Option<Conn>), ImportError> {
-        let conn = self.table.next().ok_or(ImportError::Full)?;
-        let connection = import(self.now.max(now), &self.settings, conn)?;
+    /// Whether the table can take a connection, apart from its size. Returns the half-open connection that it would replace.
+    pub(crate) fn check_imported(&mut self, connection: &Connection) -> Result<Option<Conn>, ImportError> {
         if connection.listener.is_some_and(|listener| !self.listeners.contains(listener)) {
             return Err(ImportError::Contradiction("an unknown listener"));
         }
@@ -93,7 +96,7 @@ impl Stack {
         if existing.is_some_and(|conn| !is_half_open(conn)) || self.time_waits.has_closed(&connection.flow) {
             return Err(ImportError::Present);
         }
-        Ok((connection, existing))
+        Ok(existing)
     }
 
     /// Remembers an aborted connection at an imported address, so that its later segments are answered by resets. Other

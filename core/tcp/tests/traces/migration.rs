@@ -355,6 +355,27 @@ fn a_closed_connection_is_not_imported_again() {
     );
 }
 
+/// What was true at the check may have changed at the import.
+#[test]
+fn a_checked_connection_is_imported_later_if_nothing_has_taken_its_place() {
+    let mut t = Trace::new(|settings| settings.connections_max = 3);
+    t.establish(syn());
+    t.grant(65_535);
+    let state = t.stack.export(t.now, t.conn()).expect("an established connection");
+    let [first, second, third] =
+        [(); 3].map(|()| t.stack.check_import(t.now, &state).expect("a state that can be imported"));
+    assert_eq!(t.stack.connections(), 0, "a check adds no connection");
+    (1..4).for_each(|client| t.select_peer(client).establish(syn()));
+    assert_eq!(t.stack.import_checked(t.now, first), Err(ImportError::Full));
+    (1..3).for_each(|client| t.select_peer(client).abort());
+    t.advance(secs(1));
+    t.select_peer(0).peer().conn = t.stack.import_checked(t.now, second).ok();
+    assert_eq!(t.stack.import_checked(t.now, third), Err(ImportError::Present));
+    t.announce_mac();
+    t.recv(bytes(1, "abc"));
+    t.expect_data("abc");
+}
+
 /// The station of the switch from which segments arrive at a one-way place.
 const SWITCH_MAC: Mac = Mac([2, 0, 0, 0, 0, 77]);
 
