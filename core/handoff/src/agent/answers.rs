@@ -24,7 +24,9 @@ impl Agent {
             }
             // A relayed message of another epoch of the switch is about entries that are lost.
             Body::Relay(relay) if message.epoch == self.membership.epoch() && self.membership.is_owner() => {
-                self.handle_relay(now, message.sender, relay);
+                if self.relays.note(message.sender, message.sequence) {
+                    self.handle_relay(now, message.sender, relay);
+                }
             }
             Body::Answer(_) | Body::Relay(_) | Body::Request(_) => {}
         }
@@ -85,6 +87,7 @@ impl Agent {
     /// imported, this server requests the flow from its original owner.
     fn handle_lost_entries(&mut self, now: Time) {
         self.waiting.clear();
+        self.relays.clear();
         self.ended.clear();
         self.lent.handle_lost_entries(now);
         self.end_targets(now);
