@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use spillway_transport::Time;
 use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, SWITCH_MAGIC, Status};
 
-use super::{Agent, RECLAIMS_FOR};
+use super::{Agent, RECLAIM_SPACING, RECLAIMS_FOR};
 use crate::event::{Cause, Event};
 use crate::membership::Change;
 use crate::migration::{Seen, source};
@@ -114,7 +114,11 @@ impl Agent {
                 self.owned.remove(&flow);
             }
         }
-        self.owned.update_all(|owned| owned.reclaim = Some((now + RECLAIMS_FOR, now)));
+        let mut next_at = now;
+        self.owned.update_all(|owned| {
+            owned.reclaim = Some((now + RECLAIMS_FOR, next_at));
+            next_at = next_at + RECLAIM_SPACING;
+        });
     }
 
     /// The switch had declared this server dead: the flows that this server had imported belong to their original owners.
