@@ -3,7 +3,8 @@
 //! describes the protocol.
 //!
 //! - `agent`: all of a server's flows: [`Agent`] has the verbs
-//! - `membership`: hello, heartbeats, and when a server must be mute; `sequences`: the numbers of its messages
+//! - `membership`: hello, heartbeats, and when a server must be mute; `sequences`: the numbers of its messages;
+//!   `relays`: which messages of other servers the switch has relayed
 //! - `migration`: one move, as its source and as its target see it
 //! - `transfer`: a connection's state in numbered parts; `peers`: datagrams of other servers
 //! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
@@ -31,6 +32,7 @@ mod membership;
 mod migration;
 mod peers;
 mod recent;
+mod relays;
 mod sequences;
 mod settings;
 #[cfg(test)]

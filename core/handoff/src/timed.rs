@@ -70,7 +70,7 @@ impl<V: Deadline> Timed<V> {
     }
 
     /// Alters all values.
-    pub(crate) fn update_all(&mut self, alter: impl Fn(&mut V)) {
+    pub(crate) fn update_all(&mut self, mut alter: impl FnMut(&mut V)) {
         self.deadlines.clear();
         for (flow, value) in &mut self.values {
             alter(value);

@@ -25,10 +25,11 @@ use crate::remote::{Remote, Waiters};
 use crate::settings::EngineSettings;
 use crate::station::Station;
 use crate::steps::monotonic_ns;
+use crate::switch_watch::SwitchWatch;
 
 /// The kernel may delay a timeout by this time; by default it may delay it by 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
-/// Interval at which the interface is checked.
+/// Interval at which the interface and the switch are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of turns while a connection waits for the device to take the frames behind which it leaves.
 const SENT_WAIT: Duration = Duration::from_micros(20);
@@ -45,6 +46,8 @@ pub struct Engine<A> {
     waiters: Waiters,
     about: Arc<About>,
     check_at: Time,
+    /// `None`: no connection moves.
+    switch_watch: Option<SwitchWatch>,
     _held: Held,
 }
 
@@ -67,6 +70,7 @@ impl<A: Movable + 'static> Engine<A> {
         if measuring.moves > 0 {
             server.trace_moves(monotonic_ns, measuring.moves);
         }
+        let switch_watch = settings.moves.as_ref().map(|moves| SwitchWatch::new(clock.now(), moves.switch));
         let about = About::new(settings, own, place, mode);
         let station = Station {
             server,
@@ -89,6 +93,7 @@ impl<A: Movable + 'static> Engine<A> {
             waiters: Waiters::default(),
             about: Arc::new(about),
             check_at: Time::ZERO,
+            switch_watch,
             _held: held,
         })
     }
@@ -110,6 +115,7 @@ impl<A: Movable + 'static> Engine<A> {
             if now >= self.check_at {
                 self.check_at = now + CHECK_INTERVAL;
                 self.check_interface()?;
+                self.check_switch(now);
             }
             if self.turn(now)? == Turn::Idle {
                 self.wait()?;
@@ -125,6 +131,14 @@ impl<A: Movable + 'static> Engine<A> {
             if notice.is_problem() { warn!("{notice}") } else { info!("{notice}") }
         }
         Ok(())
+    }
+
+    fn check_switch(&mut self, now: Time) {
+        let agent = self.station.server.agent();
+        let Some((watch, agent)) = self.switch_watch.as_mut().zip(agent) else { return };
+        if let Some(notice) = watch.check(now, agent.is_confirmed(now)) {
+            if notice.is_silent { warn!("{notice}") } else { info!("{notice}") }
+        }
     }
 
     fn turn(&mut self, now: Time) -> io::Result<Turn> {

@@ -11,7 +11,7 @@
 //! - `datagrams`: messages to and from the switch and other servers, over one socket of the kernel
 //! - `station`: stack, agent and application as the endpoint of a device
 //! - `engine`: the loop; `remote`: orders from other threads; `about`: facts about the server that its threads share
-//! - `notices`: incidents in the log, at a limited rate
+//! - `notices`: incidents in the log, at a limited rate; `switch_watch`: whether the switch answers, for the log
 //! - `control`, `status`, `steps`: the admin socket; `link_port`: helpers of the server
 //! - `process`: all of this as a process: [`run`]
 #![forbid(unsafe_code)]
@@ -32,6 +32,7 @@ mod settings;
 mod station;
 mod status;
 mod steps;
+mod switch_watch;
 
 pub use control::{Control, FailedMove, MoveOutcome, Request, send_request};
 pub use engine::Engine;

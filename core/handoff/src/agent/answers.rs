@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use spillway_transport::Time;
 use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, SWITCH_MAGIC, Status};
 
-use super::{Agent, RECLAIMS_FOR};
+use super::{Agent, RECLAIM_SPACING, RECLAIMS_FOR};
 use crate::event::{Cause, Event};
 use crate::membership::Change;
 use crate::migration::{Seen, source};
@@ -24,7 +24,9 @@ impl Agent {
             }
             // A relayed message of another epoch of the switch is about entries that are lost.
             Body::Relay(relay) if message.epoch == self.membership.epoch() && self.membership.is_owner() => {
-                self.handle_relay(now, message.sender, relay);
+                if self.relays.note(message.sender, message.sequence) {
+                    self.handle_relay(now, message.sender, relay);
+                }
             }
             Body::Answer(_) | Body::Relay(_) | Body::Request(_) => {}
         }
@@ -85,6 +87,7 @@ impl Agent {
     /// imported, this server requests the flow from its original owner.
     fn handle_lost_entries(&mut self, now: Time) {
         self.waiting.clear();
+        self.relays.clear();
         self.ended.clear();
         self.lent.handle_lost_entries(now);
         self.end_targets(now);
@@ -111,7 +114,11 @@ impl Agent {
                 self.owned.remove(&flow);
             }
         }
-        self.owned.update_all(|owned| owned.reclaim = Some((now + RECLAIMS_FOR, now)));
+        let mut next_at = now;
+        self.owned.update_all(|owned| {
+            owned.reclaim = Some((now + RECLAIMS_FOR, next_at));
+            next_at = next_at + RECLAIM_SPACING;
+        });
     }
 
     /// The switch had declared this server dead: the flows that this server had imported belong to their original owners.

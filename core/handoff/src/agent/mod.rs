@@ -36,6 +36,7 @@ use crate::migration::source::Source;
 use crate::migration::target::Target;
 use crate::peers::Peers;
 use crate::recent::Recent;
+use crate::relays::Relays;
 use crate::sequences::Sequences;
 use crate::settings::{Service, Settings};
 use crate::timed::{Deadline, Timed};
@@ -52,6 +53,9 @@ const ENDED_MAX: usize = 65_536;
 /// If the switch has lost the entry of an imported flow, the flow's owner requests the flow from the original owner for this
 /// time.
 pub(crate) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
+/// Mean time between two such requests, of all flows together. All flows at once would overflow the buffers of the servers'
+/// sockets: with a thousand flows none came back.
+pub(crate) const RECLAIM_SPACING: Duration = Duration::from_micros(250);
 
 /// A flow with an entry whose connection is here.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +91,7 @@ impl Deadline for Ended {
 pub struct Agent {
     settings: Settings,
     sequences: Sequences,
+    relays: Relays,
     membership: Membership,
     peers: Peers,
     /// Bytes of frames that wait for connections, and of incomplete states.
@@ -170,6 +175,7 @@ impl Agent {
             ),
             settings,
             sequences: Sequences::default(),
+            relays: Relays::default(),
             held_bytes: Budget::new(limits.held_bytes_max),
             state_bytes: Budget::new(limits.state_bytes_max),
             owned: Timed::new(),
@@ -196,6 +202,12 @@ impl Agent {
     /// The server's id at the switch.
     pub fn id(&self) -> ServerId {
         self.settings.id
+    }
+
+    /// Whether the switch confirms this server's heartbeats. Otherwise no connection moves from or to this server, and
+    /// nothing is transmitted for imported flows.
+    pub fn is_confirmed(&self, now: Time) -> bool {
+        !self.membership.is_mute(now)
     }
 
     /// The agent's counters since its start.

@@ -6,7 +6,7 @@ use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::Request;
 
-use super::Agent;
+use super::{Agent, RECLAIM_SPACING};
 use crate::event::Cause;
 use crate::membership::Due;
 use crate::trace::{End, Step};
@@ -101,6 +101,8 @@ impl Agent {
     }
 
     fn poll_reclaims(&mut self, now: Time) {
+        let flows = u32::try_from(self.owned.len()).unwrap_or(u32::MAX);
+        let interval = self.settings.times.asking().max(RECLAIM_SPACING.saturating_mul(flows));
         for flow in self.owned.due(now) {
             let reclaim = self.owned.get(&flow).and_then(|owned| owned.reclaim);
             let Some((until, _)) = reclaim else { continue };
@@ -108,7 +110,7 @@ impl Agent {
                 self.give_up(flow, Cause::Restart);
                 continue;
             }
-            let next_at = now + self.settings.times.asking();
+            let next_at = now + interval;
             self.owned.update(&flow, |owned| owned.reclaim = Some((until, next_at)));
             if let Some(original) = self.original(&flow) {
                 self.send(original, flow, 0, Body::Reclaim);

@@ -275,6 +275,29 @@ fn a_repeated_prepare_leaves_a_move_alone() {
     assert_eq!(rack.events(2), [import(STATE, vec![segment_at(2, 7)], false)], "the held packet is there");
 }
 
+/// The path from the switch may repeat a datagram, and so may an attacker who has recorded it.
+#[test]
+fn messages_of_the_switch_that_arrive_again_change_nothing() {
+    let mut rack = Rack::new();
+    let (sender, recorded) = std::sync::mpsc::channel();
+    rack.is_answer_lost = Box::new(move |to, payload| {
+        sender.send((to, payload.to_vec())).unwrap();
+        false
+    });
+    rack.complete(1, 2, STATE);
+    rack.complete(2, 1, STATE);
+    for server in [1, 2] {
+        while rack.agent(server).poll_event().is_some() {}
+    }
+    let entry = rack.entry();
+    for (to, payload) in recorded.try_iter().collect::<Vec<_>>() {
+        rack.receive(to, &payload);
+        rack.deliver();
+    }
+    assert_eq!([1, 2].map(|server| rack.agent(server).poll_event()), [None, None]);
+    assert_eq!(rack.entry().map(|entry| entry.generation), entry.map(|entry| entry.generation));
+}
+
 #[test]
 fn messages_of_an_earlier_move_or_run_that_arrive_again_change_nothing() {
     let mut rack = Rack::new();

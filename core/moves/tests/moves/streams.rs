@@ -1,11 +1,14 @@
 //! A stream continues over moves.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use spillway_handoff::{MoveResult, Obstacle};
-use spillway_moves::OrderResult;
+use spillway_moves::{Order, OrderResult};
 use spillway_transport::LostReason;
 use spillway_wire::handoff::Reason;
+use spillway_wire::switch::ServerId;
 
 use crate::rack::{OWNER_TIMEOUT, Rack, place};
 
@@ -169,4 +172,34 @@ fn half_open_connections_take_no_places_of_those_that_move() {
     rack.order(2, 1).unwrap();
     rack.run_until("the order ends", |rack| !rack.host(2).results.is_empty());
     assert_eq!(rack.host(2).results, [OrderResult::Ended(MoveResult::Moved)]);
+}
+
+/// Requests for thousands of flows at once would overflow the buffers of sockets.
+#[test]
+fn flows_are_requested_one_after_the_other_when_the_switch_has_lost_its_entries() {
+    const CLIENTS: usize = 13;
+    let mut rack = Rack::new(100);
+    rack.connect_others(CLIENTS as u8 - 1);
+    let flows: Vec<_> = rack.host(1).server.connections().flows().collect();
+    for flow in flows {
+        rack.host(1).server.order(Order { flow, to: Some(ServerId(2)) }).unwrap();
+    }
+    rack.run_until("all connections move", |rack| rack.host(2).echo.here.len() == CLIENTS);
+    rack.run(Duration::from_millis(200));
+    let sent = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&sent);
+    rack.is_lost = Box::new(move |from| {
+        counter.set(counter.get() + u32::from(from == 2));
+        false
+    });
+    rack.restart_switch();
+    let mut most = 0;
+    for _ in 0..20_000 {
+        sent.set(0);
+        rack.turn();
+        most = most.max(sent.get());
+    }
+    assert!((1..=4).contains(&most), "{most} datagrams of server 2 in a turn");
+    let reclaimed = rack.host(2).server.agent().unwrap().counters().reclaimed;
+    assert_eq!((reclaimed, rack.counters(2).lost), (CLIENTS as u64, 0));
 }
