@@ -9,11 +9,13 @@ use spillway_wire::switch::Flow;
 use crate::budget::Budget;
 use crate::buffer::HeldFrames;
 use crate::recent::Recent;
+use crate::reclaim::RECLAIM_SPACING;
 
 /// For this time after the switch has lost its entries, a missing entry does not show that a lent connection has ended: the
 /// connection's owner still requests the flow from the original owner.
+/// If it has lost all, the owners' requests take longer the more connections are lent.
 const GRACE: Duration = Duration::from_secs(5);
-const LENT_MAX: usize = 4096;
+const LENT_MAX: usize = 65_536;
 
 /// A connection that another server has, or had.
 #[derive(Debug, Default)]
@@ -62,7 +64,9 @@ impl Lent {
 
     /// The switch has lost all entries.
     pub(crate) fn handle_lost_entries(&mut self, now: Time) {
-        self.flows.values_mut().for_each(|loan| loan.unclear_until = Some(now + GRACE));
+        let flows = u32::try_from(self.flows.len()).unwrap_or(u32::MAX);
+        let until = now + GRACE + RECLAIM_SPACING.saturating_mul(flows);
+        self.flows.values_mut().for_each(|loan| loan.unclear_until = Some(until));
     }
 
     /// The switch has lost the entry of this flow.
@@ -179,8 +183,9 @@ mod tests {
 
     #[test]
     fn lent_flows_are_bounded() {
-        let mut lent = Lent::new();
-        (0..=LENT_MAX as u16).for_each(|port| lent.add(flow(port)));
-        assert_eq!(lent.flows.len(), LENT_MAX);
+        let mut lent = Lent { flows: Recent::new(10) };
+        (1..=11).for_each(|port| lent.add(flow(port)));
+        assert_eq!(lent.flows.len(), 10);
+        assert!(!lent.contains(&flow(1)) && lent.contains(&flow(2)), "the oldest is forgotten");
     }
 }

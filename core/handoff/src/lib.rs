@@ -8,6 +8,7 @@
 //! - `migration`: one move, as its source and as its target see it
 //! - `transfer`: a connection's state in numbered parts; `peers`: datagrams of other servers
 //! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
+//! - `reclaim`: times of requests after the switch has lost its entries
 //! - `finished`: how moves to this server have ended; `lent`: connections of the original owner that other servers have
 //! - `budget`, `recent`: bounds of memory and of tables; `timed`: a table of flows with deadlines
 //! - `trace`: times of the steps of moves, for measurements
@@ -32,6 +33,7 @@ mod membership;
 mod migration;
 mod peers;
 mod recent;
+mod reclaim;
 mod relays;
 mod sequences;
 mod settings;

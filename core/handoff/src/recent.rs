@@ -63,7 +63,6 @@ impl<V> Recent<V> {
         self.entries.remove(flow);
     }
 
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

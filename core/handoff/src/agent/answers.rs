@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 use spillway_transport::Time;
 use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, SWITCH_MAGIC, Status};
 
-use super::{Agent, RECLAIM_SPACING, RECLAIMS_FOR};
+use super::Agent;
 use crate::event::{Cause, Event};
 use crate::membership::Change;
 use crate::migration::{Seen, source};
+use crate::reclaim::{RECLAIM_SPACING, RECLAIMS_FOR};
 
 impl Agent {
     /// Handles the payload of a datagram from the switch or from another server, and opens the latter in place. Forged and
@@ -116,7 +117,7 @@ impl Agent {
         }
         let mut next_at = now;
         self.owned.update_all(|owned| {
-            owned.reclaim = Some((now + RECLAIMS_FOR, next_at));
+            owned.reclaim = Some((next_at + RECLAIMS_FOR, next_at));
             next_at = next_at + RECLAIM_SPACING;
         });
     }

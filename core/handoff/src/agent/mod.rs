@@ -50,13 +50,6 @@ const FINISHED_MAX: usize = 4096;
 /// Maximum number of ended connections whose flows are to be released. Flows of further connections are not released:
 /// their entries end by age.
 const ENDED_MAX: usize = 65_536;
-/// If the switch has lost the entry of an imported flow, the flow's owner requests the flow from the original owner for this
-/// time.
-pub(crate) const RECLAIMS_FOR: Duration = Duration::from_secs(3);
-/// Mean time between two such requests, of all flows together. All flows at once would overflow the buffers of the servers'
-/// sockets: with a thousand flows none came back.
-pub(crate) const RECLAIM_SPACING: Duration = Duration::from_micros(250);
-
 /// A flow with an entry whose connection is here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owned {

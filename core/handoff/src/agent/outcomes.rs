@@ -7,11 +7,12 @@ use spillway_wire::Chunks;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::Flow;
 
-use super::{Agent, Owned, RECLAIMS_FOR};
+use super::{Agent, Owned};
 use crate::event::{Cause, Event, MoveResult};
 use crate::finished::Finished;
 use crate::migration::source::{self, Source};
 use crate::migration::target;
+use crate::reclaim::RECLAIMS_FOR;
 use crate::trace::{End, Step};
 
 impl Agent {

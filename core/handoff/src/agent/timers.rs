@@ -6,9 +6,10 @@ use spillway_transport::Time;
 use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::Request;
 
-use super::{Agent, RECLAIM_SPACING};
+use super::Agent;
 use crate::event::Cause;
 use crate::membership::Due;
+use crate::reclaim::RECLAIM_SPACING;
 use crate::trace::{End, Step};
 
 /// Maximum number of unanswered releases of a flow.

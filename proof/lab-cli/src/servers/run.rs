@@ -1,6 +1,6 @@
 //! Options of servers on the user-level stack, and the process around them.
 
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,6 +12,7 @@ use spillway_stack_server::{
     ProcessSettings,
 };
 use spillway_values::parse_duration;
+use tracing::warn;
 
 use super::working::Working;
 
@@ -145,13 +146,20 @@ fn serve<A: Movable + Send + 'static>(
     };
     let process = ProcessSettings { socket: args.socket.clone(), metrics: args.metrics };
     let service = args.service;
-    let ready = || println!("serving {service}");
+    let ready = || announce(&mut io::stdout(), service);
     let Some((link, key)) = args.link.zip(args.link_key.as_deref()) else {
         return spillway_stack_server::run(&settings, &process, application, ready);
     };
     let port = LinkPortSettings::with_key_file(link, key, args.allow_clients.clone())?;
     let application = spillway_stack_server::linked(application, port)?;
     spillway_stack_server::run(&settings, &process, application, ready)
+}
+
+/// Prints that clients can connect. A standard output that is closed or full ends no server.
+fn announce(out: &mut impl Write, service: SocketAddr) {
+    if let Err(error) = writeln!(out, "serving {service}").and_then(|()| out.flush()) {
+        warn!("cannot print that {service} is served: {error}; the server runs");
+    }
 }
 
 /// Sets up the log: a separate thread writes all lines, so that a full pipe does not stop the stack's thread.
@@ -178,6 +186,28 @@ mod tests {
     use super::*;
 
     const CHILD: &str = "SPILLWAY_TEST_OF_THE_LOG";
+
+    /// A writer without room, such as a file on a full disk.
+    struct Full;
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn a_server_runs_also_if_standard_output_is_full() {
+        let service = "10.0.0.5:11211".parse().unwrap();
+        announce(&mut Full, service);
+        let mut line = Vec::new();
+        announce(&mut line, service);
+        assert_eq!(line, b"serving 10.0.0.5:11211\n");
+    }
 
     /// The test runs itself as a process whose standard error is a pipe that is never read.
     #[test]
