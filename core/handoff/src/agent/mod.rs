@@ -17,7 +17,6 @@ mod timers;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
-use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::Chunks;

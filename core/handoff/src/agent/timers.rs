@@ -107,7 +107,11 @@ impl Agent {
         for flow in self.owned.due(now) {
             let reclaim = self.owned.get(&flow).and_then(|owned| owned.reclaim);
             let Some((until, _)) = reclaim else { continue };
-            if now >= until && !self.targets.contains_key(&flow) {
+            // The original owner may begin one attempt after the other, and hear *prepared* too late each time. An attempt that
+            // has reached *own* is decided by the entry.
+            let attempt = self.targets.get(&flow);
+            if now >= until && attempt.is_none_or(|(_, target)| target.is_waiting()) {
+                self.refuse(now, flow, Reason::Late);
                 self.give_up(flow, Cause::Restart);
                 continue;
             }

@@ -3,7 +3,7 @@
 use crate::rack::{Rack, flow, segment_at, syn};
 use spillway_handoff::{Cause, Event, MoveResult, Sorted};
 use spillway_wire::Chunks;
-use spillway_wire::switch::ServerId;
+use spillway_wire::switch::{Kind, ServerId, View};
 
 const STATE: &[u8] = b"state";
 
@@ -187,6 +187,32 @@ fn the_client_is_not_reset_before_the_target_takes_its_flow_back() {
     rack.advance(300);
     assert_eq!((rack.agent(2).counters().reclaimed, rack.may_transmit(2)), (1, true));
     assert_eq!((rack.client_reaches(1), rack.events(1)), ((2, Sorted::Stack), vec![]));
+}
+
+/// *prepared* always arrives too late, over a path that is narrow: the original owner begins one attempt after the other, and
+/// there is one at any time. The connection's owner, which may not transmit meanwhile, gives up all the same, so that the client
+/// is reset and does not wait for its own timeout.
+#[test]
+fn an_owner_whose_attempts_all_fail_gives_its_connection_up() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.restart_switch();
+    rack.is_lost = Box::new(|from, to, payload| {
+        let kind = View::of(payload).ok().and_then(|view| view.kind().ok());
+        from == 2 && to.is_none() && kind == Some(Kind::Prepared)
+    });
+    rack.advance(2_900);
+    let dropped = Event::Drop { flow: flow(), cause: Cause::Restart };
+    assert!(!rack.may_transmit(2) && !rack.events(2).contains(&dropped));
+    rack.advance(500);
+    assert!(rack.events(2).contains(&dropped));
+    rack.no_losses();
+    rack.advance(6_000);
+    assert!(![1, 2].into_iter().any(|server| rack.agent(server).may_continue(&flow())));
+    rack.events(1);
+    assert_eq!(rack.client_reaches(1), (1, Sorted::Held));
+    rack.deliver();
+    assert!(matches!(rack.events(1)[..], [Event::LoanEnded { .. }]));
 }
 
 /// The original owner cannot find out whether the target has the connection. It resets the client after a few seconds.
