@@ -23,25 +23,31 @@ use crate::repair::Repair;
 #[must_use = "a drop ends the connection without telling the peer"]
 pub struct Captured {
     socket: Held,
-    state: Box<ConnectionState>,
+    taken: Box<Taken>,
+}
+
+/// What was taken out of the socket.
+#[derive(Debug)]
+struct Taken {
+    state: ConnectionState,
     muted: Muted,
-    options: Box<SocketOptions>,
+    options: SocketOptions,
 }
 
 impl Captured {
     pub(crate) fn new(fd: OwnedFd, state: ConnectionState, muted: Muted, options: SocketOptions) -> Captured {
-        Captured { socket: Held::new(fd), state: Box::new(state), muted, options: Box::new(options) }
+        Captured { socket: Held::new(fd), taken: Box::new(Taken { state, muted, options }) }
     }
 
     /// The connection's state. `listener` and `attachment` are `None`: the application knows them. `recovery` and TS.Recent
     /// are `None`, too: the kernel does not reveal them.
     pub fn state(&self) -> &ConnectionState {
-        &self.state
+        &self.taken.state
     }
 
     /// The socket's options, which are not part of the state.
     pub fn options(&self) -> &SocketOptions {
-        &self.options
+        &self.taken.options
     }
 
     /// Bytes that the socket has received, and acknowledged, since the state was read: a segment may have passed the filter
@@ -55,7 +61,7 @@ impl Captured {
         let bytes = peek_unread(repair, self.socket.fd(), unread as usize)
             .map_err(system("read the socket's receive queue"))?
             .ok_or(CaptureError::Changing)?;
-        Ok(bytes.slice((self.muted.ends.unread as usize).min(bytes.len())..))
+        Ok(bytes.slice((self.taken.muted.ends.unread as usize).min(bytes.len())..))
     }
 
     /// Ends the socket without a segment, after the new owner has accepted the connection. Other descriptors of the same
@@ -64,9 +70,9 @@ impl Captured {
     /// # Errors
     /// With the captured connection: the kernel refuses, for example because a thread waits for the socket.
     pub fn close_silently(self) -> Result<(), Failed<Captured>> {
-        let Captured { socket, state, muted, options } = self;
+        let Captured { socket, taken } = self;
         socket.end().map_err(|(socket, errno)| Failed {
-            kept: Captured { socket, state, muted, options },
+            kept: Captured { socket, taken },
             error: CaptureError::System("end the captured socket", errno.into()),
         })
     }
@@ -79,9 +85,9 @@ impl Captured {
     pub fn resume(self) -> Result<OwnedFd, Failed<Captured>> {
         let resume = || -> Result<(), CaptureError> {
             let repair = Repair::of(self.socket.fd());
-            unmute(repair, self.muted.window)?;
+            unmute(repair, self.taken.muted.window)?;
             filter::detach(self.socket.fd()).map_err(system("detach the filter from the socket"))?;
-            repair.leave(self.options.reuses_address.unwrap_or(true))
+            repair.leave(self.taken.options.reuses_address.unwrap_or(true))
         };
         match resume() {
             Ok(()) => Ok(self.socket.release()),
