@@ -123,6 +123,27 @@ fn assert_client_can_send(client: &TcpStream, moving: &Moving<'_>) {
     assert_finished(&moving.stream);
 }
 
+/// The kernel does not know that a restored connection owes an acknowledgement: its peer would send its bytes again.
+#[test]
+fn an_owed_acknowledgement_is_sent() {
+    with_connections("cap-owed", |cable, client, server| {
+        Pattern::new(1).write(&client, 100);
+        wait_until("the request arrives", || unread(&server) == 100);
+        let (moving, _) = Moving::new(cable, server).step_with(|state| {
+            let mut state = state.clone();
+            // As if the last 50 bytes were not acknowledged yet; `step_with` waits for the acknowledgement.
+            if !state.receiving.owes {
+                state.receiving.acknowledged -= 50;
+                state.receiving.owes = true;
+            }
+            state
+        });
+        Pattern::new(1).read(&moving.stream, 100);
+        Pattern::new(2).write(&moving.stream, 100);
+        Pattern::new(2).read(&client, 100);
+    });
+}
+
 #[test]
 fn other_states_are_refused_by_name() {
     with_connections("cap-states", |_, client, server| {

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use spillway_capture::{Captured, Injector, Live, export, import};
 use spillway_wire::state::ConnectionState;
 
-use crate::cable::{Cable, Seen};
+use crate::cable::{Cable, Seen, wait_until};
 
 /// Number of moves of a test.
 pub fn moves() -> usize {
@@ -63,7 +63,11 @@ fn carry_over(
     assert_eq!(cable.server_segments(state.peer), before, "an import sends nothing");
     assert!(restored.has_congestion_control());
     assert_eq!(restored.out_of_order_bytes(), 0);
-    (restored.go_live(injector).unwrap(), state)
+    let live = restored.go_live(injector).unwrap();
+    if state.receiving.owes {
+        wait_until("the owed acknowledgement is sent", || cable.server_segments(state.peer) > before);
+    }
+    (live, state)
 }
 
 /// Checks that the client has seen no move.
