@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::net::sockopt;
 use spillway_wire::Bytes;
 use spillway_wire::state::ConnectionState;
 
@@ -24,6 +25,15 @@ use crate::repair::Repair;
 pub struct Captured {
     socket: Held,
     taken: Box<Taken>,
+}
+
+/// What a captured socket has received after its state was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// Bytes that follow those of the state.
+    pub bytes: Bytes,
+    /// The peer has finished after these bytes.
+    pub has_fin: bool,
 }
 
 /// What was taken out of the socket.
@@ -50,18 +60,20 @@ impl Captured {
         &self.taken.options
     }
 
-    /// Bytes that the socket has received, and acknowledged, since the state was read: a segment may have passed the filter
-    /// on another CPU. The new owner must get them as a segment of the peer before [`close_silently`](Self::close_silently).
+    /// What the socket has received, and acknowledged, since the state was read: a segment may have passed the filter on
+    /// another CPU. The new owner must get it as a segment of the peer before [`close_silently`](Self::close_silently).
     ///
     /// # Errors
     /// The socket's queue cannot be read.
-    pub fn late_bytes(&self) -> Result<Bytes, CaptureError> {
-        let repair = Repair::of(self.socket.fd());
-        let unread = Ends::read(repair, self.socket.fd())?.unread;
-        let bytes = peek_unread(repair, self.socket.fd(), unread as usize)
+    pub fn late(&self) -> Result<Late, CaptureError> {
+        let fd = self.socket.fd();
+        let repair = Repair::of(fd);
+        let (before, now) = (&self.taken.muted.ends, Ends::read(repair, fd)?);
+        let (_, has_fin) = now.received_since(before);
+        let unread = peek_unread(repair, fd, now.unread as usize)
             .map_err(system("read the socket's receive queue"))?
             .ok_or(CaptureError::Changing)?;
-        Ok(bytes.slice((self.taken.muted.ends.unread as usize).min(bytes.len())..))
+        Ok(Late { bytes: unread.slice((before.unread as usize).min(unread.len())..), has_fin })
     }
 
     /// Ends the socket without a segment, after the new owner has accepted the connection. Other descriptors of the same
@@ -90,8 +102,19 @@ impl Captured {
             repair.leave(self.taken.options.reuses_address.unwrap_or(true))
         };
         match resume() {
-            Ok(()) => Ok(self.socket.release()),
+            Ok(()) => {
+                push(self.socket.fd(), &self.taken.options);
+                Ok(self.socket.release())
+            }
             Err(error) => Err(Failed { kept: self, error }),
         }
+    }
+}
+
+/// Sends what a timer would have sent during the capture, had the peer's window not counted as closed.
+fn push(fd: &OwnedFd, options: &SocketOptions) {
+    if options.cork == Some(false) {
+        // Clearing the option that is clear makes the kernel look at the send queue; it cannot fail.
+        let _ = sockopt::set_tcp_cork(fd, false);
     }
 }

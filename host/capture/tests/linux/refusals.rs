@@ -11,6 +11,8 @@ use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, send, socket, 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use spillway_capture::{CaptureError, Failed, Injector, Refusal, SocketOptions, export, import};
 
+use spillway_wire::state::QUEUE_BYTES_MAX;
+
 use crate::cable::{Cable, Family, PATIENCE, run, skipped, wait_until};
 use crate::kernel::{get_int, set_option};
 use crate::stream::Pattern;
@@ -248,6 +250,34 @@ fn filters_and_offsets_of_the_application_are_refused() {
         if set_option(&server, libc::SOL_SOCKET, libc::SO_PEEK_OFF, &5_i32) == 0 {
             assert_refused(&client, server, &Refusal::PeekOffset);
         }
+    });
+}
+
+#[test]
+fn a_queue_that_no_state_can_have_is_refused() {
+    inside("cap-queue", |_| {
+        let (client, server) = pair();
+        sockopt::set_socket_send_buffer_size_force(&server, 256 << 20).unwrap();
+        server.set_nonblocking(true).unwrap();
+        let chunk = vec![0; 1 << 20];
+        let mut written = 0;
+        while crate::kernel::unacknowledged(&server) <= QUEUE_BYTES_MAX as u32 {
+            written += (&server).write(&chunk).unwrap();
+        }
+        let (kept, refused) = refusal(server);
+        assert!(matches!(refused, Refusal::Queue(bytes) if bytes as usize > QUEUE_BYTES_MAX));
+        // The captured socket's window was closed for a moment: the peer gets all bytes.
+        let server = TcpStream::from(kept);
+        server.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut received = 0;
+        let mut bytes = vec![1; 1 << 20];
+        loop {
+            match (&client).read(&mut bytes).unwrap() {
+                0 => break,
+                length => received += length,
+            }
+        }
+        assert_eq!(received, written);
     });
 }
 
