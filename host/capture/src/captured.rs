@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
+use rustix::net::sockopt;
 use spillway_wire::Bytes;
 use spillway_wire::state::ConnectionState;
 
@@ -23,39 +24,56 @@ use crate::repair::Repair;
 #[must_use = "a drop ends the connection without telling the peer"]
 pub struct Captured {
     socket: Held,
-    state: Box<ConnectionState>,
+    taken: Box<Taken>,
+}
+
+/// What a captured socket has received after its state was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Late {
+    /// Bytes that follow those of the state.
+    pub bytes: Bytes,
+    /// The peer has finished after these bytes.
+    pub has_fin: bool,
+}
+
+/// What was taken out of the socket.
+#[derive(Debug)]
+struct Taken {
+    state: ConnectionState,
     muted: Muted,
-    options: Box<SocketOptions>,
+    options: SocketOptions,
 }
 
 impl Captured {
     pub(crate) fn new(fd: OwnedFd, state: ConnectionState, muted: Muted, options: SocketOptions) -> Captured {
-        Captured { socket: Held::new(fd), state: Box::new(state), muted, options: Box::new(options) }
+        Captured { socket: Held::new(fd), taken: Box::new(Taken { state, muted, options }) }
     }
 
     /// The connection's state. `listener` and `attachment` are `None`: the application knows them. `recovery` and TS.Recent
     /// are `None`, too: the kernel does not reveal them.
     pub fn state(&self) -> &ConnectionState {
-        &self.state
+        &self.taken.state
     }
 
     /// The socket's options, which are not part of the state.
     pub fn options(&self) -> &SocketOptions {
-        &self.options
+        &self.taken.options
     }
 
-    /// Bytes that the socket has received, and acknowledged, since the state was read: a segment may have passed the filter
-    /// on another CPU. The new owner must get them as a segment of the peer before [`close_silently`](Self::close_silently).
+    /// What the socket has received, and acknowledged, since the state was read: a segment may have passed the filter on
+    /// another CPU. The new owner must get it as a segment of the peer before [`close_silently`](Self::close_silently).
     ///
     /// # Errors
     /// The socket's queue cannot be read.
-    pub fn late_bytes(&self) -> Result<Bytes, CaptureError> {
-        let repair = Repair::of(self.socket.fd());
-        let unread = Ends::read(repair, self.socket.fd())?.unread;
-        let bytes = peek_unread(repair, self.socket.fd(), unread as usize)
+    pub fn late(&self) -> Result<Late, CaptureError> {
+        let fd = self.socket.fd();
+        let repair = Repair::of(fd);
+        let (before, now) = (&self.taken.muted.ends, Ends::read(repair, fd)?);
+        let (_, has_fin) = now.received_since(before);
+        let unread = peek_unread(repair, fd, now.unread as usize)
             .map_err(system("read the socket's receive queue"))?
             .ok_or(CaptureError::Changing)?;
-        Ok(bytes.slice((self.muted.ends.unread as usize).min(bytes.len())..))
+        Ok(Late { bytes: unread.slice((before.unread as usize).min(unread.len())..), has_fin })
     }
 
     /// Ends the socket without a segment, after the new owner has accepted the connection. Other descriptors of the same
@@ -64,9 +82,9 @@ impl Captured {
     /// # Errors
     /// With the captured connection: the kernel refuses, for example because a thread waits for the socket.
     pub fn close_silently(self) -> Result<(), Failed<Captured>> {
-        let Captured { socket, state, muted, options } = self;
+        let Captured { socket, taken } = self;
         socket.end().map_err(|(socket, errno)| Failed {
-            kept: Captured { socket, state, muted, options },
+            kept: Captured { socket, taken },
             error: CaptureError::System("end the captured socket", errno.into()),
         })
     }
@@ -79,13 +97,24 @@ impl Captured {
     pub fn resume(self) -> Result<OwnedFd, Failed<Captured>> {
         let resume = || -> Result<(), CaptureError> {
             let repair = Repair::of(self.socket.fd());
-            unmute(repair, self.muted.window)?;
+            unmute(repair, self.taken.muted.window)?;
             filter::detach(self.socket.fd()).map_err(system("detach the filter from the socket"))?;
-            repair.leave(self.options.reuses_address.unwrap_or(true))
+            repair.leave(self.taken.options.reuses_address.unwrap_or(true))
         };
         match resume() {
-            Ok(()) => Ok(self.socket.release()),
+            Ok(()) => {
+                push(self.socket.fd(), &self.taken.options);
+                Ok(self.socket.release())
+            }
             Err(error) => Err(Failed { kept: self, error }),
         }
+    }
+}
+
+/// Sends what a timer would have sent during the capture, had the peer's window not counted as closed.
+fn push(fd: &OwnedFd, options: &SocketOptions) {
+    if options.cork == Some(false) {
+        // Clearing the option that is clear makes the kernel look at the send queue; it cannot fail.
+        let _ = sockopt::set_tcp_cork(fd, false);
     }
 }

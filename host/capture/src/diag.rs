@@ -21,6 +21,8 @@ const NLMSG_ERROR: u16 = 2;
 /// Length of `struct inet_diag_msg`, which attributes follow.
 const MESSAGE_BYTES: usize = 72;
 const INET_DIAG_MD5SIG: u16 = 18;
+/// Asks for INET_DIAG_INFO: without it the kernel leaves out the attributes of TCP, too.
+const WITH_INFO: u8 = 1 << 1;
 /// Memory for an answer. MD5 keys of a listening socket could need more, but those of a connection are few.
 const ANSWER_BYTES: usize = 8192;
 
@@ -61,7 +63,7 @@ fn request(local: SocketAddr, peer: SocketAddr, cookie: u64) -> Vec<u8> {
     out.extend_from_slice(&NLM_F_REQUEST.to_ne_bytes());
     out.extend_from_slice(&[0; 8]); // sequence number, port
     let family = if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    out.extend_from_slice(&[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+    out.extend_from_slice(&[family as u8, libc::IPPROTO_TCP as u8, WITH_INFO, 0]);
     out.extend_from_slice(&u32::MAX.to_ne_bytes()); // any state
     out.extend_from_slice(&local.port().to_be_bytes());
     out.extend_from_slice(&peer.port().to_be_bytes());

@@ -6,13 +6,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use spillway_wire::state::{Agreed, ConnectionState, Finish, Receiving, Sending, Stage, Stamps};
+use spillway_wire::state::{
+    Agreed, ConnectionState, Finish, QUEUE_BYTES_MAX, Receiving, Sending, Stage, Stamps,
+};
 use spillway_wire::{Bytes, Chunks};
 
 use crate::eligible::{Eligible, check_state};
 use crate::error::{CaptureError, system};
 use crate::info::{Info, KernelState};
 use crate::queues::{peek_sending, peek_unread};
+use crate::refusal::Refusal;
 use crate::repair::{Queue, Repair};
 use crate::system::{RepairWindow, UNACKNOWLEDGED, UNREAD, UNSENT, queued};
 
@@ -35,6 +38,12 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
+    /// What the peer has sent between an earlier reading and this one: bytes, and whether a FIN.
+    pub(crate) fn received_since(&self, earlier: &Ends) -> (u32, bool) {
+        let bytes = self.unread.saturating_sub(earlier.unread);
+        (bytes, self.received.wrapping_sub(earlier.received) > bytes)
+    }
+
     pub(crate) fn read(repair: Repair<'_>, fd: &OwnedFd) -> Result<Ends, CaptureError> {
         let read = || -> io::Result<Ends> {
             Ok(Ends {
@@ -65,25 +74,38 @@ struct Reading {
 /// queues or open the window meanwhile: then they are read again.
 ///
 /// # Errors
-/// The socket may be muted: [`unmute`] restores its window.
+/// The socket is not muted then.
 pub(crate) fn dump(
     repair: Repair<'_>,
     fd: &OwnedFd,
     eligible: &Eligible,
 ) -> Result<(ConnectionState, Muted), CaptureError> {
     let mut window = mute(repair, None)?;
-    for _ in 0..ATTEMPTS {
-        let ends = Ends::read(repair, fd)?;
-        let reading = Reading::take(repair, fd, ends, window)?;
-        let now = mute(repair, Some(window))?;
-        match reading {
-            Some(reading) if now == window && Ends::read(repair, fd)? == ends => {
-                return Ok((reading.into_state(eligible), Muted { ends, window }));
-            }
-            _ => window = now,
+    let result = read_unchanged(repair, fd, &mut window);
+    match result {
+        Ok((reading, ends)) => Ok((reading.into_state(eligible), Muted { ends, window })),
+        Err(error) => {
+            unmute(repair, window)?;
+            Err(error)
         }
     }
-    unmute(repair, window)?;
+}
+
+/// Reads a muted socket until nothing has changed meanwhile.
+fn read_unchanged(
+    repair: Repair<'_>,
+    fd: &OwnedFd,
+    window: &mut RepairWindow,
+) -> Result<(Reading, Ends), CaptureError> {
+    for _ in 0..ATTEMPTS {
+        let ends = Ends::read(repair, fd)?;
+        let reading = Reading::take(repair, fd, ends, *window)?;
+        let now = mute(repair, Some(*window))?;
+        match reading {
+            Some(reading) if now == *window && Ends::read(repair, fd)? == ends => return Ok((reading, ends)),
+            _ => *window = now,
+        }
+    }
     Err(CaptureError::Changing)
 }
 
@@ -136,6 +158,10 @@ impl Reading {
         check_state(info.state)?;
         let fin = u32::from(info.state == KernelState::FinWait1);
         let Some(length) = ends.unacknowledged.checked_sub(fin) else { return Ok(None) };
+        let longest = length.max(ends.unread);
+        if longest as usize > QUEUE_BYTES_MAX {
+            return Err(Refusal::Queue(longest).into());
+        }
         let read = || -> io::Result<Option<Reading>> {
             let Some(sending) = peek_sending(repair, fd, length as usize)? else { return Ok(None) };
             let Some(unread) = peek_unread(repair, fd, ends.unread as usize)? else { return Ok(None) };

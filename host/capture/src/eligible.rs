@@ -24,6 +24,8 @@ pub(crate) struct Eligible {
     pub peer: SocketAddr,
     /// The application has ended the reading direction, though the peer has not finished.
     pub has_ended_reading: bool,
+    /// The connection's timestamps count microseconds.
+    pub has_microsecond_stamps: bool,
 }
 
 pub(crate) fn check(fd: &OwnedFd) -> Result<Eligible, CaptureError> {
@@ -47,7 +49,8 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<Eligible, CaptureError> {
         return Err(Refusal::Urgent.into());
     }
     let has_ended_reading = events.contains(PollFlags::RDHUP) && info.state != KernelState::CloseWait;
-    Ok(Eligible { local, peer, has_ended_reading })
+    let has_microsecond_stamps = info.has_microsecond_stamps;
+    Ok(Eligible { local, peer, has_ended_reading, has_microsecond_stamps })
 }
 
 /// Refuses states that do not move.

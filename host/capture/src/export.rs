@@ -10,13 +10,12 @@ use crate::dump::{Muted, dump};
 use crate::eligible::{self, Eligible};
 use crate::error::{CaptureError, Failed};
 use crate::filter;
-use crate::info::Info;
 use crate::options::SocketOptions;
 use crate::repair::Repair;
 
 /// Captures the connection of a socket: its state, with the bytes that the application has not read and those that the peer
-/// has not acknowledged. Sends at most an acknowledgement that the kernel has delayed. From now on the socket drops the peer's segments, without an answer; hold them
-/// elsewhere for the connection's next owner.
+/// has not acknowledged. Sends at most an acknowledgement that the kernel has delayed. From now on the socket drops the peer's
+/// segments, without an answer; hold them elsewhere for the connection's next owner.
 ///
 /// No other thread or process may use the socket meanwhile. The application may have read part of a request, which it carries
 /// to the new owner itself, for example as the state's attachment.
@@ -34,10 +33,9 @@ pub fn export(socket: impl Into<OwnedFd>) -> Result<Captured, Failed<OwnedFd>> {
 
 fn capture(fd: &OwnedFd) -> Result<(ConnectionState, Muted, SocketOptions), CaptureError> {
     let eligible = eligible::check(fd)?;
-    let info = Info::read(fd)?;
     let options = SocketOptions {
         has_ended_reading: eligible.has_ended_reading,
-        has_microsecond_stamps: info.has_microsecond_stamps,
+        has_microsecond_stamps: eligible.has_microsecond_stamps,
         ..SocketOptions::read(fd)?
     };
     let repair = Repair::enter(fd)?;

@@ -41,7 +41,7 @@ mod restored;
 #[allow(unsafe_code, reason = "system calls without a safe wrapper")]
 mod system;
 
-pub use captured::Captured;
+pub use captured::{Captured, Late};
 pub use error::{CaptureError, Failed};
 pub use export::export;
 pub use import::import;

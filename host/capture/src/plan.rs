@@ -15,9 +15,9 @@ const SEQ_MAX: u64 = 1 << 61;
 /// The largest window: 16 bits, scaled by 14 (RFC 7323 §2.3).
 const WINDOW_MAX: u64 = (u16::MAX as u64) << SCALE_MAX;
 const SCALE_MAX: u8 = 14;
-/// Time by which a restored clock is ahead of the exported one, in milliseconds: for as long a captured socket usually waits
-/// for the end of a move.
-const CLOCK_MARGIN_MS: u32 = 20;
+/// Time by which a restored clock is ahead of the exported one, in milliseconds: longer than a captured socket usually waits
+/// for the end of a move. Peers only compare and return timestamps; for this end a round trip may once seem that much longer.
+const CLOCK_MARGIN_MS: u32 = 1_000;
 /// The kernel's smallest segment size (TCP_MIN_MSS).
 const MSS_MIN: u16 = 88;
 
@@ -270,4 +270,150 @@ fn plan_window(
         rcv_wnd: in_field(window),
         rcv_wup: number(receiving.initial, acknowledged),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use spillway_wire::state::{Agreed, Stamps};
+
+    use super::*;
+
+    /// An established connection near the end of both number spaces: 10 bytes in flight, 5 unsent, 4 unread.
+    fn state() -> ConnectionState {
+        ConnectionState {
+            local: "10.0.0.1:80".parse().unwrap(),
+            peer: "10.0.0.2:4000".parse().unwrap(),
+            stage: Stage::Established,
+            listener: None,
+            sending: Sending {
+                initial: u32::MAX - 3,
+                una: 1,
+                nxt: 11,
+                window: 100,
+                window_largest: 200,
+                window_update: Some((2, 1)),
+                scale: 7,
+                finish: Finish::No,
+                wants_room: false,
+                is_watched: false,
+                reported_acknowledged: 0,
+                queue: Chunks::from(vec![7; 15]),
+            },
+            receiving: Receiving {
+                initial: u32::MAX - 1,
+                next: 3,
+                granted: 3,
+                edge: 1_000,
+                window_largest: 997,
+                scale: 2,
+                fin: None,
+                reported_finished: false,
+                gate: None,
+                acknowledged: 7,
+                owes: false,
+                late: vec![(3, Bytes::from_static(b"late"))],
+            },
+            agreed: Agreed {
+                mss: 1_460,
+                has_sack: true,
+                stamps: Some(Stamps { clock: u32::MAX, recent: None, recent_age_ns: 0 }),
+            },
+            received_age_ns: 0,
+            recovery: None,
+            attachment: None,
+        }
+    }
+
+    fn plan(state: &ConnectionState) -> Plan {
+        Plan::new(state, &SocketOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn numbers_wrap_as_in_segments() {
+        let plan = plan(&state());
+        assert_eq!((plan.send_start, plan.acknowledged(), plan.send_end()), (u32::MAX - 2, u32::MAX - 2, 7));
+        assert_eq!((plan.sent.len(), plan.unsent.len()), (10, 5));
+        assert_eq!((plan.receive_start, plan.receive_end()), (1, 5));
+        let window = plan.window;
+        assert_eq!((window.snd_wl1, window.snd_wnd, window.max_window), (0, 100, 200));
+        assert_eq!((window.rcv_wup, window.rcv_wnd), (5, 993));
+    }
+
+    #[test]
+    fn clocks_go_forward_and_their_lowest_bit_is_the_unit() {
+        assert_eq!(plan(&state()).clock, Some(1_000));
+        for milliseconds in 0..4 {
+            assert_eq!(clock(milliseconds, false) % 2, 0);
+            assert!(clock(milliseconds, false) >= milliseconds + CLOCK_MARGIN_MS);
+            assert_eq!(clock(milliseconds, true) % 2, 1);
+        }
+    }
+
+    #[test]
+    fn an_unknown_segment_of_the_window_is_any_acceptable_one() {
+        let mut state = state();
+        state.sending.window_update = None;
+        assert_eq!(plan(&state).window.snd_wl1, 4);
+        // A number that has wrapped since would be one after all others.
+        state.receiving.next = 1 << 40;
+        state.receiving.late = vec![];
+        state.receiving.acknowledged = 1 << 40;
+        state.receiving.edge = 1 << 40;
+        state.sending.window_update = Some((2, 1));
+        let plan = plan(&state);
+        assert_eq!(plan.window.snd_wl1, plan.receive_end().wrapping_sub(1));
+    }
+
+    #[test]
+    fn bytes_behind_a_gap_are_counted_and_left_out() {
+        let mut state = state();
+        state.receiving.late.push((20, Bytes::from_static(b"behind")));
+        state.receiving.late.insert(0, (7, Bytes::from_static(b"next")));
+        let plan = plan(&state);
+        assert_eq!(plan.unread.to_vec(), b"latenext");
+        assert_eq!(plan.out_of_order_bytes, 6);
+    }
+
+    #[test]
+    fn ends_of_the_own_direction_are_rebuilt() {
+        let mut state = state();
+        state.stage = Stage::FinWait1;
+        state.sending.finish = Finish::Unacknowledged;
+        assert_eq!(plan(&state).own_fin, OwnFin::Unsent);
+        state.sending.nxt = 17;
+        let sent = plan(&state);
+        assert_eq!((sent.own_fin, sent.sent.len(), sent.unsent.len()), (OwnFin::Sent, 15, 0));
+        assert_eq!(sent.send_end(), sent.send_start.wrapping_add(16));
+        state.stage = Stage::FinWait2;
+        state.sending.finish = Finish::Acknowledged;
+        (state.sending.una, state.sending.queue) = (17, Chunks::new());
+        let acknowledged = plan(&state);
+        assert_eq!(
+            (acknowledged.own_fin, acknowledged.send_end()),
+            (OwnFin::Acknowledged, acknowledged.acknowledged())
+        );
+        assert_eq!(acknowledged.acknowledged(), sent.send_end());
+    }
+
+    #[test]
+    fn the_peers_end_follows_its_bytes() {
+        let mut state = state();
+        state.receiving.fin = Some(7);
+        state.receiving.acknowledged = 8;
+        let unread = plan(&state);
+        assert!(unread.has_peer_fin);
+        assert_eq!((unread.receive_end(), unread.window.rcv_wup), (5, 5));
+        // Bytes are missing before the FIN.
+        state.receiving.late.clear();
+        state.receiving.acknowledged = 3;
+        assert!(!plan(&state).has_peer_fin);
+        (state.stage, state.receiving.next, state.receiving.acknowledged) = (Stage::CloseWait, 8, 8);
+        let read = plan(&state);
+        assert!(read.has_peer_fin);
+        assert_eq!((read.receive_start, read.receive_end()), (5, 5));
+        // Both ends have finished.
+        (state.stage, state.sending.finish, state.sending.nxt) = (Stage::LastAck, Finish::Unacknowledged, 17);
+        let error = Plan::new(&state, &SocketOptions::default()).unwrap_err();
+        assert!(matches!(error, CaptureError::NotOfKernels(_)), "{error}");
+    }
 }

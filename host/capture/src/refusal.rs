@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use spillway_wire::state::QUEUE_BYTES_MAX;
+
 /// Why a socket's connection does not move. The connection is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -31,6 +33,8 @@ pub enum Refusal {
     Ecn,
     /// The socket is bound to an interface, or has a link-local address.
     Interface,
+    /// A queue has this many bytes, more than a state can have.
+    Queue(u32),
     /// The kernel's diagnosis does not find the connection.
     NotFound,
 }
@@ -76,6 +80,12 @@ impl fmt::Display for Refusal {
             }
             Refusal::Interface => {
                 "the socket is bound to an interface or has a link-local address, which has no meaning on another host"
+            }
+            Refusal::Queue(bytes) => {
+                return write!(
+                    f,
+                    "a queue of {bytes} bytes is too long: at most {QUEUE_BYTES_MAX} move with a connection"
+                );
             }
             Refusal::NotFound => {
                 "the kernel does not find the connection in this thread's network namespace, so it cannot be checked for \

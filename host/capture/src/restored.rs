@@ -108,9 +108,10 @@ fn restore_ends(fd: &OwnedFd, plan: &Plan, injector: &Injector) -> Result<(), Ca
         window: u16::try_from(scaled).unwrap_or(u16::MAX),
     };
     if plan.own_fin == OwnFin::Acknowledged {
-        injector.send(&segment)?;
-        wait_for(fd, KernelState::FinWait2, PollFlags::empty())
-    } else if plan.has_peer_fin {
+        injector.send(&PeerSegment { has_fin: false, ..segment })?;
+        wait_for(fd, KernelState::FinWait2, PollFlags::empty())?;
+    }
+    if plan.has_peer_fin {
         injector.send(&segment)?;
         wait_for(fd, KernelState::CloseWait, PollFlags::RDHUP)
     } else if plan.owes {

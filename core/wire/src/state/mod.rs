@@ -1,8 +1,8 @@
 //! The state of a live TCP connection that migrates to another host.
 //!
 //! One format serves the user-level TCP stack and the kernel's stack; the kernel does not export
-//! [`ConnectionState::recovery`], [`Stamps::recent`] and [`Sending::window_update`]. The importing stack must check the
-//! fields of a state against each other and against its own limits.
+//! [`ConnectionState::recovery`] and [`Stamps::recent`]. The importing stack must check the fields of a state against each
+//! other and against its own limits.
 //!
 //! Sequence numbers count from the SYN, which has number 0, and do not wrap; the first byte of data has number 1. The
 //! sequence number in a segment is this number plus the initial sequence number, modulo 2^32. Times are relative to the

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use spillway_capture::{CaptureError, Failed, Injector, Refusal, export, import};
+use spillway_capture::{CaptureError, Failed, Injector, Late, Refusal, export, import};
 use spillway_wire::state::Stage;
 
 use crate::cable::{Cable, Family, skipped, wait_until};
@@ -123,6 +123,27 @@ fn assert_client_can_send(client: &TcpStream, moving: &Moving<'_>) {
     assert_finished(&moving.stream);
 }
 
+/// The kernel does not know that a restored connection owes an acknowledgement: its peer would send its bytes again.
+#[test]
+fn an_owed_acknowledgement_is_sent() {
+    with_connections("cap-owed", |cable, client, server| {
+        Pattern::new(1).write(&client, 100);
+        wait_until("the request arrives", || unread(&server) == 100);
+        let (moving, _) = Moving::new(cable, server).step_with(|state| {
+            let mut state = state.clone();
+            // As if the last 50 bytes were not acknowledged yet; `step_with` waits for the acknowledgement.
+            if !state.receiving.owes {
+                state.receiving.acknowledged -= 50;
+                state.receiving.owes = true;
+            }
+            state
+        });
+        Pattern::new(1).read(&moving.stream, 100);
+        Pattern::new(2).write(&moving.stream, 100);
+        Pattern::new(2).read(&client, 100);
+    });
+}
+
 #[test]
 fn other_states_are_refused_by_name() {
     with_connections("cap-states", |_, client, server| {
@@ -168,7 +189,7 @@ fn a_captured_socket_drops_segments_silently() {
         client.write_all(&Pattern::new(1).next(500)).unwrap();
         wait_until("the segment reaches the server", || cable.client_segments_are_through());
         assert_eq!(cable.server_segments(address), before, "the captured socket sends nothing");
-        assert!(captured.late_bytes().unwrap().is_empty());
+        assert_eq!(captured.late().unwrap(), Late::default());
         let server = TcpStream::from(captured.resume().unwrap());
         // The client sends the bytes again after its retransmission timeout.
         Pattern::new(1).read(&server, 500);
@@ -177,7 +198,7 @@ fn a_captured_socket_drops_segments_silently() {
 
 /// A segment may have passed the filter on another CPU. The filter is detached here to get the same.
 #[test]
-fn bytes_that_arrive_behind_the_filter_are_reported() {
+fn what_arrives_behind_the_filter_is_reported() {
     with_connections("cap-late", |_, mut client, server| {
         let other = server.try_clone().unwrap();
         client.write_all(&Pattern::new(1).next(2_000)).unwrap();
@@ -185,8 +206,12 @@ fn bytes_that_arrive_behind_the_filter_are_reported() {
         let captured = export(server).unwrap();
         assert_eq!(set_option(&other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
         client.write_all(&Pattern::new(9).next(700)).unwrap();
-        wait_until("late bytes arrive", || captured.late_bytes().unwrap().len() == 700);
-        assert_eq!(captured.late_bytes().unwrap(), Pattern::new(9).next(700));
+        wait_until("late bytes arrive", || captured.late().unwrap().bytes.len() == 700);
+        let late = captured.late().unwrap();
+        assert_eq!((&late.bytes[..], late.has_fin), (&Pattern::new(9).next(700)[..], false));
+        client.shutdown(Shutdown::Write).unwrap();
+        wait_until("the FIN arrives", || captured.late().unwrap().has_fin);
+        assert_eq!(captured.late().unwrap().bytes, late.bytes);
         let server = TcpStream::from(captured.resume().unwrap());
         Pattern::new(1).read(&server, 2_000);
         Pattern::new(9).read(&server, 700);

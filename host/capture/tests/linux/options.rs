@@ -1,13 +1,13 @@
 //! Socket options travel beside the state.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::sockopt;
 use spillway_capture::{Buffer, Injector, SocketOptions, export, import};
 
-use crate::cable::{Cable, Family, skipped};
+use crate::cable::{Cable, Family, skipped, wait_until};
 use crate::kernel::info;
 use crate::moving::Moving;
 use crate::stream::Pattern;
@@ -55,6 +55,16 @@ fn options_are_restored() {
     drop(client);
 }
 
+/// Waits while the child of another test, between `fork` and `exec`, has a copy of the listening socket before.
+fn listen(address: SocketAddr) -> TcpListener {
+    let mut listener = None;
+    wait_until("the server listens", || {
+        listener = TcpListener::bind(address).ok();
+        listener.is_some()
+    });
+    listener.unwrap()
+}
+
 /// Repair mode clears SO_REUSEADDR, without which the listening socket of a restarted server could not be bound.
 #[test]
 fn a_listening_socket_can_be_bound_while_a_moved_connection_lives() {
@@ -67,7 +77,7 @@ fn a_listening_socket_can_be_bound_while_a_moved_connection_lives() {
     cable.stop_listening();
     let work = || {
         let (moving, _) = Moving::new(&cable, server).step();
-        let _listener = TcpListener::bind(address).unwrap();
+        let _listener = listen(address);
         Pattern::new(1).write(&moving.stream, 1_000);
         Pattern::new(1).read(&client, 1_000);
         // The same with options of a connection that does not come from a kernel, and after a move that failed.
@@ -77,10 +87,10 @@ fn a_listening_socket_can_be_bound_while_a_moved_connection_lives() {
         let restored = import(&state, &SocketOptions::default()).unwrap();
         let live = restored.go_live(&Injector::open().unwrap()).unwrap();
         drop(_listener);
-        let listener = TcpListener::bind(address).unwrap();
+        let listener = listen(address);
         let resumed = export(live.socket).unwrap().resume().unwrap();
         drop(listener);
-        let _listener = TcpListener::bind(address).unwrap();
+        let _listener = listen(address);
         drop(resumed);
     };
     cable.server.run_inside(work).unwrap();
