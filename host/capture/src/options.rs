@@ -101,11 +101,11 @@ impl SocketOptions {
     /// as wanted.
     pub(crate) fn apply(&self, fd: &OwnedFd, sending: usize, receiving: usize) -> Result<bool, CaptureError> {
         let apply = || -> io::Result<bool> {
-            sockopt::set_socket_send_buffer_size_force(fd, asked(self.send_buffer, sending, fd_send(fd)?))?;
-            sockopt::set_socket_recv_buffer_size_force(
-                fd,
-                asked(self.receive_buffer, receiving, fd_receive(fd)?),
-            )?;
+            let defaults = (sockopt::socket_send_buffer_size(fd)?, sockopt::socket_recv_buffer_size(fd)?);
+            let send_bytes = asked(self.send_buffer, sending, defaults.0);
+            let receive_bytes = asked(self.receive_buffer, receiving, defaults.1);
+            sockopt::set_socket_send_buffer_size_force(fd, send_bytes)?;
+            sockopt::set_socket_recv_buffer_size_force(fd, receive_bytes)?;
             if let Some(is_on) = self.no_delay {
                 sockopt::set_tcp_nodelay(fd, is_on)?;
             }
@@ -157,14 +157,6 @@ fn buffer_locks(fd: &OwnedFd) -> io::Result<libc::c_int> {
 fn asked(wanted: Option<Buffer>, needed: usize, default: usize) -> usize {
     let wanted = wanted.map_or(default, |buffer| buffer.bytes);
     (wanted / 2).max(needed).min(BUFFER_BYTES_MAX)
-}
-
-fn fd_send(fd: &OwnedFd) -> io::Result<usize> {
-    Ok(sockopt::socket_send_buffer_size(fd)?)
-}
-
-fn fd_receive(fd: &OwnedFd) -> io::Result<usize> {
-    Ok(sockopt::socket_recv_buffer_size(fd)?)
 }
 
 #[cfg(test)]
