@@ -89,7 +89,6 @@ impl Agent {
     fn handle_lost_entries(&mut self, now: Time) {
         self.waiting.clear();
         self.relays.clear();
-        self.ended.clear();
         self.lent.handle_lost_entries(now);
         self.end_targets(now);
         for flow in self.sources.keys().copied().collect::<Vec<_>>() {
@@ -112,9 +111,11 @@ impl Agent {
         }
         for flow in self.owned.keys().copied().collect::<Vec<_>>() {
             if self.is_original(&flow) {
-                self.owned.remove(&flow);
+                self.end_release(&flow);
             }
         }
+        // Also connections that have ended: their last segments may have to be repeated. Then their new entries are released.
+        self.ended.update_all(|ended| ended.releases = 0);
         let mut next_at = now;
         self.owned.update_all(|owned| {
             owned.reclaim = Some((next_at + RECLAIMS_FOR, next_at));

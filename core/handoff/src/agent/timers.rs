@@ -126,12 +126,18 @@ impl Agent {
     fn poll_releases(&mut self, now: Time) {
         let due = self.ended.due(now).into_iter().filter(|flow| !self.sources.contains_key(flow));
         for flow in due.collect::<Vec<_>>() {
-            let generation = self.owned.get(&flow).map(|owned| owned.generation);
+            let owned = self.owned.get(&flow).copied();
             let next_at = now + self.settings.times.asking() * RELEASE_INTERVALS;
+            if owned.is_some_and(|owned| owned.reclaim.is_some()) {
+                // The flow is not taken back yet: it has no entry.
+                self.ended.update(&flow, |ended| ended.next_at = next_at);
+                continue;
+            }
             let releases = self.ended.update(&flow, |ended| {
                 (ended.next_at, ended.releases) = (next_at, ended.releases + 1);
                 ended.releases
             });
+            let generation = owned.map(|owned| owned.generation);
             match generation.zip(releases) {
                 Some((generation, releases)) if releases <= RELEASES_MAX => {
                     self.request(now, Request::Release { flow, generation });

@@ -247,6 +247,43 @@ fn the_entry_ends_after_the_connection() {
     assert!(rack.entry().is_none());
 }
 
+/// Otherwise packets of the client's next connection with the same ends would always go to the server that has none.
+#[test]
+fn the_entry_of_a_connection_that_had_ended_ends_also_after_the_switch_has_lost_its_entries() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    let now = rack.now;
+    rack.agent(2).connection_ended(now, flow());
+    rack.advance(500);
+    rack.restart_switch();
+    rack.advance(400);
+    assert!(rack.entry().is_some(), "last segments may have to be repeated");
+    assert_eq!(rack.agent(2).counters().reclaimed, 1);
+    rack.advance(400);
+    assert!(rack.entry().is_none());
+    rack.advance(6_000);
+    assert_eq!(rack.sort_syn(1), Sorted::Held);
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::LoanEnded { flow: flow(), frames: vec![syn(1)] }]);
+}
+
+/// A release with the generation of a lost entry would fail.
+#[test]
+fn the_release_of_a_flow_waits_until_it_is_taken_back() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    let now = rack.now;
+    rack.agent(2).connection_ended(now, flow());
+    rack.cut(1);
+    rack.restart_switch();
+    rack.advance(1_500);
+    assert!(rack.entry().is_none() && rack.agent(2).counters().reclaimed == 0);
+    rack.no_losses();
+    rack.advance(1_000);
+    assert_eq!(rack.agent(2).counters().reclaimed, 1);
+    assert!(rack.entry().is_none(), "released");
+}
+
 #[test]
 fn a_server_without_an_answered_heartbeat_begins_no_move() {
     let mut rack = Rack::new();
