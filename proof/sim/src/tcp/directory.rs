@@ -26,6 +26,8 @@ pub(crate) struct Directory {
     services: [SocketAddr; 2],
     /// Imports of connections: the server continues the connection from now on.
     pub(crate) imports: Vec<(Flow, usize)>,
+    /// Connections that clients have opened, and their servers, since the last turn.
+    pub(crate) accepted: Vec<(Flow, usize)>,
     /// Imports at targets.
     pub(crate) moved: Vec<Flow>,
     /// Connections that were lost without a violation.
@@ -49,6 +51,7 @@ impl Directory {
             moves,
             services,
             imports: Vec::new(),
+            accepted: Vec::new(),
             moved: Vec::new(),
             lost: Vec::new(),
             losses_seen: 0,
@@ -104,6 +107,7 @@ impl Directory {
             Ok(flow) => {
                 self.flows.insert(flow, name);
                 self.flow_of.insert(name, flow);
+                self.accepted.push((flow, handle.server));
             }
             Err(error) => self.violations.push(format!("{peer} has no flow: {error}")),
         }

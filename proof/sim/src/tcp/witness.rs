@@ -14,16 +14,19 @@ pub(crate) struct Witness {
     /// last segments: it may still answer packets that the network delivers late, in TIME-WAIT or before it, but no such answer
     /// passes the switch.
     former: BTreeSet<(Flow, ServerId)>,
-    /// Flows whose entry a fresh SYN has ended since their last import.
+    /// Flows whose entry a fresh SYN has ended since the owner of their last import was confirmed.
     ended: BTreeSet<Flow>,
     /// The sender and the generation of the last frame of a flow that the switch let pass.
     passed: BTreeMap<Flow, (ServerId, u64)>,
 }
 
 impl Witness {
-    /// A server has imported the connection of a flow.
-    pub(crate) fn record_import(&mut self, flow: Flow, server: ServerId) {
-        self.ended.remove(&flow);
+    /// A server has imported the connection of a flow. `entry`: the flow's entry now. A fresh SYN may have ended it since the
+    /// switch has confirmed the server as the owner.
+    pub(crate) fn record_import(&mut self, flow: Flow, server: ServerId, entry: Option<&FlowView>) {
+        if entry.is_some_and(|entry| entry.owner.server == server) {
+            self.ended.remove(&flow);
+        }
         self.record_holder(flow, server);
     }
 
@@ -44,8 +47,8 @@ impl Witness {
         self.former.insert((flow, owner));
     }
 
-    /// Whether a fresh SYN has ended the entry of a flow since its last import: its owner then learns that it does not own the
-    /// flow any more.
+    /// Whether a fresh SYN has ended the entry of a flow since the owner of its last import was confirmed: the owner then learns
+    /// that it does not own the flow any more.
     pub(crate) fn has_ended(&self, flow: &Flow) -> bool {
         self.ended.contains(flow)
     }
@@ -135,7 +138,7 @@ mod tests {
             witness.check_sent(&flow(), b, a, None).is_err(),
             "before an import the original owner transmits"
         );
-        witness.record_import(flow(), b);
+        witness.record_import(flow(), b, Some(&entry(b, 8)));
         assert!(witness.check_sent(&flow(), b, a, None).is_ok());
         assert!(witness.check_sent(&flow(), a, a, None).unwrap_err().starts_with("two servers transmit"));
     }
@@ -167,13 +170,13 @@ mod tests {
     #[test]
     fn after_a_fresh_syn_the_former_owner_may_answer_late_packets_but_is_not_heard() {
         let (mut witness, [a, b, c]) = (Witness::default(), [ServerId(1), ServerId(2), ServerId(3)]);
-        witness.record_import(flow(), b);
+        witness.record_import(flow(), b, Some(&entry(b, 8)));
         witness.record_ended(flow(), b);
         witness.record_opening(flow(), a);
         assert!(witness.check_sent(&flow(), a, a, None).is_ok());
         assert!(witness.check_sent(&flow(), b, a, None).is_ok());
         assert!(witness.check_passed(flow(), b, a, None).is_err(), "the flow is the original owner's");
-        witness.record_import(flow(), c);
+        witness.record_import(flow(), c, Some(&entry(c, 8)));
         assert!(witness.check_sent(&flow(), b, a, Some(&entry(c, 8))).is_ok());
         assert!(
             witness.check_sent(&flow(), a, a, None).is_err(),
@@ -181,9 +184,22 @@ mod tests {
         );
         let heard = witness.check_passed(flow(), b, a, Some(&entry(c, 8)));
         assert!(heard.unwrap_err().starts_with("the switch lets a frame of 2 pass"));
-        witness.record_import(flow(), b);
-        witness.record_import(flow(), c);
+        witness.record_import(flow(), b, Some(&entry(b, 8)));
+        witness.record_import(flow(), c, Some(&entry(c, 8)));
         assert!(witness.check_sent(&flow(), b, a, None).is_err(), "an import of its own ends the exception");
+    }
+
+    /// The switch has confirmed the target, whose import follows the answer, perhaps when a fresh SYN has ended the entry.
+    #[test]
+    fn an_import_after_the_end_of_its_entry_leaves_the_flow_ended() {
+        let (mut witness, [a, b]) = (Witness::default(), [ServerId(1), ServerId(2)]);
+        witness.record_ended(flow(), b);
+        witness.record_import(flow(), b, None);
+        assert!(witness.has_ended(&flow()));
+        witness.record_import(flow(), b, Some(&entry(a, 8)));
+        assert!(witness.has_ended(&flow()));
+        witness.record_import(flow(), b, Some(&entry(b, 9)));
+        assert!(!witness.has_ended(&flow()));
     }
 
     #[test]

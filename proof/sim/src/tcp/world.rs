@@ -268,7 +268,14 @@ impl World {
         });
         for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.imports) {
             let server = self.fabric.cabling.server_id(Cable { host, server });
-            self.witness.record_import(flow, server);
+            self.witness.record_import(flow, server, self.fabric.switch.flow(&flow).as_ref());
+        }
+        // With a SYN cookie no SYN-ACK shows shortly before that a server opens a connection.
+        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.accepted) {
+            let server = self.fabric.cabling.server_id(Cable { host, server });
+            if !self.is_of_another(&flow, server) {
+                self.witness.record_opening(flow, server);
+            }
         }
         self.excuse_lost();
         self.trace_drops(host);

@@ -90,15 +90,21 @@ impl World {
             return Ok(());
         }
         let is_new = seen.header.flags.contains(Flags::SYN);
-        let entry = if server == original && !is_new { None } else { self.fabric.switch.flow(&flow) };
+        let entry = if server == original { None } else { self.fabric.switch.flow(&flow) };
         if is_new {
             // The switch drops the answer to a late copy of a SYN whose connection has moved.
-            if entry.is_some_and(|entry| entry.state == FlowState::Owned && entry.owner.server != server) {
+            if self.is_of_another(&flow, server) {
                 return Ok(());
             }
             self.witness.record_opening(flow, server);
         }
         self.witness.check_sent(&flow, server, original, entry.as_ref())
+    }
+
+    /// Whether the switch says that another server owns a flow.
+    pub(super) fn is_of_another(&self, flow: &Flow, server: ServerId) -> bool {
+        let entry = self.fabric.switch.flow(flow);
+        entry.is_some_and(|entry| entry.state == FlowState::Owned && entry.owner.server != server)
     }
 
     fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
