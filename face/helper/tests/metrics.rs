@@ -183,7 +183,8 @@ fn interrupts_are_deferred_while_a_helper_is_loaded() {
         let port = helper.status().services[0].listen[0];
         let mut clients: Vec<_> = (0..12).map(|_| connect(port)).collect();
         echo(&mut clients[0], 1, 100);
-        assert_eq!(deferring(), 0.0);
+        // Links and clients that connect within a few milliseconds are a load, too.
+        wait("the end of the first load", || deferring() == 0.0);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             for client in &mut clients {

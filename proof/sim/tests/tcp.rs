@@ -42,7 +42,7 @@ fn every_byte_arrives_every_connection_ends_and_every_segment_is_valid() {
     let ipv6 = sum(|r| u64::from(r.is_ipv6));
     assert!((SEEDS / 5..SEEDS / 2).contains(&ipv6), "{ipv6} of {SEEDS} worlds have IPv6 addresses");
     let (restarts, holds, lists) = (sum(|r| r.server_restarts), sum(|r| r.holds), sum(|r| r.lists));
-    assert!(restarts > 15 && holds > 15 && lists > 100, "{restarts} restarts, {holds} holds, {lists} lists");
+    assert!(restarts > 10 && holds > 5 && lists > 100, "{restarts} restarts, {holds} holds, {lists} lists");
     assert!(packets >= 2_000_000 && damaged > 1_000 && timeouts > 1_000 && faults > 1_000, "too few events");
     assert!(in_place > 100_000 && rogue_frames > 100_000, "too few moves or rogue frames");
     assert!(moves > 5_000 && not_owner > 500 && reclaimed > 50, "too few moves through the switch");
