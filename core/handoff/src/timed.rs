@@ -54,11 +54,6 @@ impl<V: Deadline> Timed<V> {
         self.file(*flow, earlier.and_then(|earlier| earlier.deadline()), None);
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.values.clear();
-        self.deadlines.clear();
-    }
-
     /// Alters the value of a flow, if there is one. Returns what `alter` returns.
     pub(crate) fn update<R>(&mut self, flow: &Flow, alter: impl FnOnce(&mut V) -> R) -> Option<R> {
         let value = self.values.get_mut(flow)?;
@@ -131,9 +126,8 @@ mod tests {
             let at = At((random(3) > 0).then(|| Time(random(500))));
             let one = flow(1 + random(60) as u16);
             match random(100) {
-                0 => timed.clear(),
-                1 => timed.update_all(|value| *value = At(value.0.map(|at| Time(at.0 / 2)))),
-                2..40 => timed.insert(one, at),
+                0 => timed.update_all(|value| *value = At(value.0.map(|at| Time(at.0 / 2)))),
+                1..40 => timed.insert(one, at),
                 40..70 => timed.remove(&one),
                 _ => {
                     let is_here = timed.contains_key(&one);
