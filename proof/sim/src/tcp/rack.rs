@@ -303,10 +303,8 @@ impl Rack {
         }
         application.end_of_turn(now, self);
         self.pass_events(application, now);
-        if !self.retired.is_empty() {
-            // A target waits for a while for the state of a source that has restarted.
-            self.lose_abandoned(application, now);
-        }
+        // A target waits for a while for the state of a source that has restarted.
+        self.lose_abandoned(application, now);
     }
 
     /// Sends everything, one frame of each stack in turn. After each frame its connection may move. Connections leave when

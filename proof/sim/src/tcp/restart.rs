@@ -64,14 +64,21 @@ impl Rack {
         application.handle(now, name, Event::Lost(LostReason::Failed), self);
     }
 
-    /// Ends connections that are on their way between two servers, if neither server can continue them any more. That happens
-    /// only after a restart of one of the two.
+    /// Ends connections that are on their way between two servers, if no server can continue them any more: after a restart, or
+    /// when the last of several servers that took part learns that another one has had the connection.
     pub(super) fn lose_abandoned<A: Application>(&mut self, application: &mut A, now: Time) {
-        let names = self.directory.transits.keys();
-        let moving: Vec<Flow> = names.filter_map(|name| self.directory.flow_of(*name)).collect();
-        for flow in moving {
+        // Without a restart each end says that it gives the connection up.
+        let has_restarted = !self.retired.is_empty();
+        let moving: Vec<(Flow, Loss)> = (self.directory.transits.iter())
+            .filter(|(_, transit)| has_restarted || transit.cause.is_some())
+            .filter_map(|(name, transit)| {
+                let loss = transit.cause.map_or(Loss::Server, Loss::Protocol);
+                Some((self.directory.flow_of(*name)?, loss))
+            })
+            .collect();
+        for (flow, loss) in moving {
             if !self.agents().any(|agent| agent.may_continue(&flow)) {
-                self.lose(application, now, flow, Loss::Server);
+                self.lose(application, now, flow, loss);
             }
         }
     }
