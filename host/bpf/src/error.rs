@@ -19,9 +19,9 @@ pub struct BpfError {
 pub(crate) enum Needs {
     /// The program handles packets.
     Packets,
-    /// It reads the kernel's structures.
+    /// The program reads the kernel's structures.
     Tracing,
-    /// It does both.
+    /// The program handles packets and reads the kernel's structures.
     Both,
 }
 

@@ -25,6 +25,7 @@ mod object;
 mod pass;
 mod peer_timestamp;
 mod removed;
+mod ring;
 mod steer;
 mod stragglers;
 pub mod switch;

@@ -50,6 +50,10 @@ impl Map {
             .map_err(BpfError::of(format!("cannot change the map `{}`", self.name)))
     }
 
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     pub(crate) fn handle(&self) -> &MapHandle {
         &self.handle
     }

@@ -46,6 +46,15 @@ pub(crate) fn open(name: &str, object: &[u8]) -> Result<OpenObject, BpfError> {
         .map_err(BpfError::of(format!("cannot read the program `{name}`")))
 }
 
+/// Sets the number of entries of a map, or of bytes of a ring. To be called before [`load`].
+pub(crate) fn set_size(object: &mut OpenObject, map: &str, size: u32) -> Result<(), BpfError> {
+    let mut sized = object
+        .maps_mut()
+        .find(|candidate| candidate.name() == OsStr::new(map))
+        .unwrap_or_else(|| unreachable!("the program's source in c/ defines the map `{map}`"));
+    sized.set_max_entries(size).map_err(BpfError::of(format!("cannot set the size of the map `{map}`")))
+}
+
 /// Sets the constant in a section of an object's source to true. To be called before [`load`].
 pub(crate) fn set_constant(object: &mut OpenObject, section: &str) {
     let mut constants = object

@@ -1,16 +1,15 @@
 //! Reports TCP sockets that the kernel has removed (Prism §4.3, "TCP state tracking", which needs a kernel module there).
 //!
-//! After `close` a kernel may go on to send segments of a connection for minutes, and tells nobody when it has ended. Before a
-//! switch forgets where a connection's segments come from, or its place is given to another connection, this must be over.
+//! The kernel may send segments of a connection for minutes after its application has closed the socket, and it does not report
+//! when it has ended. Until then a switch must know where these segments come from, and the connection's place is not free.
 
-use std::fmt;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::mpsc::{self, Receiver};
 
-use libbpf_rs::{Link, MapFlags, RingBuffer, RingBufferBuilder};
+use libbpf_rs::Link;
 
 use crate::error::Needs;
 use crate::map::Map;
+use crate::ring::Ring;
 use crate::{BpfError, object};
 
 /// The object's name in messages.
@@ -44,10 +43,10 @@ pub struct Removal {
 ///
 /// A socket is identified by its cookie: at its end it has no addresses and ports any more. The file descriptor is readable
 /// when [`poll`](RemovedSockets::poll) has something to return.
+#[derive(Debug)]
 pub struct RemovedSockets {
     watched: Map,
-    ring: RingBuffer<'static>,
-    removals: Receiver<Removal>,
+    removals: Ring<Removal>,
     /// The programs run as long as these exist.
     _links: [Link; 2],
 }
@@ -59,35 +58,21 @@ impl RemovedSockets {
     /// The process lacks CAP_BPF or CAP_PERFMON; it needs both.
     pub fn load(watched_max: u32) -> Result<RemovedSockets, BpfError> {
         let watched_max = watched_max.clamp(1, WATCHED_MAX);
-        let fails =
-            |error| BpfError::of(format!("cannot load the programs `{NAME}`"))(error).needing(Needs::Tracing);
+        // Twice the room: a report leaves the ring shortly after its entry has left the table.
+        let ring_bytes = (2 * watched_max * REPORT_BYTES).next_power_of_two().max(RING_BYTES_MIN);
         let mut object = object::open(NAME, object::REMOVED)?;
-        for mut map in object.maps_mut() {
-            match map.name().to_str() {
-                Some("watched") => map.set_max_entries(watched_max).map_err(fails)?,
-                // Twice the room: a report leaves the ring shortly after its entry has left the table.
-                Some("removals") => map
-                    .set_max_entries((2 * watched_max * REPORT_BYTES).next_power_of_two().max(RING_BYTES_MIN))
-                    .map_err(fails)?,
-                _ => {}
-            }
-        }
-        let object = object.load().map_err(fails)?;
-        let watched = Map::of(&object, "watched")?;
-        let ring_map = Map::of(&object, "removals")?;
-        let (sender, removals) = mpsc::channel();
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(ring_map.handle(), move |bytes: &[u8]| {
-                // The receiver exists as long as the ring.
-                _ = Removal::parse(bytes).map(|removal| sender.send(removal));
-                0
-            })
-            .map_err(fails)?;
-        let ring = builder.build().map_err(fails)?;
-        let attach = |program| object::program(program, &object).attach().map_err(fails);
-        let links = [attach("note_end")?, attach("report")?];
-        Ok(RemovedSockets { watched, ring, removals, _links: links })
+        object::set_size(&mut object, "watched", watched_max)?;
+        object::set_size(&mut object, "removals", ring_bytes)?;
+        let object = object::load(NAME, object).map_err(|error| error.needing(Needs::Tracing))?;
+        let attach = |program| {
+            let attached = object::program(program, &object).attach();
+            attached.map_err(BpfError::of(format!("cannot attach the program `{program}`")))
+        };
+        Ok(RemovedSockets {
+            watched: Map::of(&object, "watched")?,
+            removals: Ring::open(&Map::of(&object, "removals")?, Removal::parse)?,
+            _links: [attach("note_end")?, attach("report")?],
+        })
     }
 
     /// Watches a socket until [`poll`](RemovedSockets::poll) has returned it. To be called before the connection ends, at the
@@ -112,35 +97,17 @@ impl RemovedSockets {
     /// # Errors
     /// The kernel refuses to read or to change a map.
     pub fn poll(&mut self) -> Result<Option<Removal>, BpfError> {
-        let mut removal = self.removals.try_recv().ok();
-        if removal.is_none() {
-            self.ring.consume().map_err(BpfError::of("cannot read the ring `removals`"))?;
-            removal = self.removals.try_recv().ok();
-        }
+        let removal = self.removals.poll()?;
         if let Some(removal) = &removal {
             self.forget(removal.cookie)?;
         }
         Ok(removal)
     }
-
-    /// Whether a socket is watched, or its report has not been read yet.
-    ///
-    /// # Errors
-    /// The kernel refuses to read the map.
-    pub fn is_watched(&self, cookie: u64) -> Result<bool, BpfError> {
-        Ok(self.watched.value(&cookie.to_ne_bytes(), MapFlags::ANY)?.is_some())
-    }
 }
 
 impl AsRawFd for RemovedSockets {
     fn as_raw_fd(&self) -> RawFd {
-        self.ring.epoll_fd()
-    }
-}
-
-impl fmt::Debug for RemovedSockets {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemovedSockets").field("watched", &self.watched).finish_non_exhaustive()
+        self.removals.as_raw_fd()
     }
 }
 

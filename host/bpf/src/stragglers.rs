@@ -1,13 +1,12 @@
 //! Keeps the packets that reach a socket after its connection was held: they had passed the switch's program before, and would
 //! be acknowledged without being part of the captured state.
 
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::mpsc::{self, Receiver};
 
-use libbpf_rs::{Object, RingBuffer, RingBufferBuilder, num_possible_cpus};
+use libbpf_rs::{Object, num_possible_cpus};
 
 use crate::map::Map;
+use crate::ring::Ring;
 use crate::{BpfError, object};
 
 /// The name of the program, and of the object in messages.
@@ -30,11 +29,11 @@ pub struct Straggler {
 /// A filter for sockets that accepts no packet, and copies each.
 ///
 /// The file descriptor is readable when [`poll`](Stragglers::poll) has something to return.
+#[derive(Debug)]
 pub struct Stragglers {
     object: Object,
     dropped: Map,
-    ring: RingBuffer<'static>,
-    copies: Receiver<Straggler>,
+    copies: Ring<Straggler>,
 }
 
 impl Stragglers {
@@ -43,36 +42,15 @@ impl Stragglers {
     /// # Errors
     /// The process lacks CAP_BPF, or the kernel has no memory.
     pub fn load(bytes_max: u32) -> Result<Stragglers, BpfError> {
-        let action = || format!("cannot load the program `{NAME}`");
-        let mut open = object::open(NAME, object::STRAGGLERS)?;
         let cpus = num_possible_cpus().map_err(BpfError::of("cannot count the CPUs"))?;
-        for mut map in open.maps_mut() {
-            match map.name().to_str() {
-                Some("copies") => {
-                    map.set_max_entries(cpus.try_into().unwrap_or(u32::MAX))
-                        .map_err(BpfError::of(action()))?;
-                }
-                Some("stragglers") => {
-                    let bytes = bytes_max.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
-                    map.set_max_entries(bytes).map_err(BpfError::of(action()))?;
-                }
-                _ => {}
-            }
-        }
-        let object = object::load(NAME, open)?;
+        let ring_bytes = bytes_max.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two();
+        let mut object = object::open(NAME, object::STRAGGLERS)?;
+        object::set_size(&mut object, "copies", cpus.try_into().unwrap_or(u32::MAX))?;
+        object::set_size(&mut object, "stragglers", ring_bytes)?;
+        let object = object::load(NAME, object)?;
         let dropped = Map::of(&object, "dropped")?;
-        let ring_map = Map::of(&object, "stragglers")?;
-        let (sender, copies) = mpsc::channel();
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(ring_map.handle(), move |bytes: &[u8]| {
-                // The receiver exists as long as the ring.
-                _ = Straggler::parse(bytes).map(|straggler| sender.send(straggler));
-                0
-            })
-            .map_err(BpfError::of("cannot open the ring `stragglers`"))?;
-        let ring = builder.build().map_err(BpfError::of("cannot open the ring `stragglers`"))?;
-        Ok(Stragglers { object, dropped, ring, copies })
+        let copies = Ring::open(&Map::of(&object, "stragglers")?, Straggler::parse)?;
+        Ok(Stragglers { object, dropped, copies })
     }
 
     /// Calls `use_it` with the filter, for `SO_ATTACH_BPF` of a socket. The socket keeps the filter until `SO_DETACH_FILTER`.
@@ -85,16 +63,7 @@ impl Stragglers {
     /// # Errors
     /// The kernel refuses to read the ring.
     pub fn poll(&mut self) -> Result<Option<Straggler>, BpfError> {
-        if let Ok(straggler) = self.copies.try_recv() {
-            return Ok(Some(straggler));
-        }
-        // One packet at a time, so that the ring bounds the memory.
-        match self.ring.consume_raw_n(1) {
-            0.. => Ok(self.copies.try_recv().ok()),
-            error => Err(BpfError::of("cannot read the ring `stragglers`")(
-                std::io::Error::from_raw_os_error(-error).into(),
-            )),
-        }
+        self.copies.poll()
     }
 
     /// Packets of all sockets that were not copied: there was no room, or a segment was longer than 65,535 bytes. Their
@@ -109,13 +78,7 @@ impl Stragglers {
 
 impl AsRawFd for Stragglers {
     fn as_raw_fd(&self) -> RawFd {
-        self.ring.epoll_fd()
-    }
-}
-
-impl fmt::Debug for Stragglers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stragglers").field("dropped", &self.dropped).finish_non_exhaustive()
+        self.copies.as_raw_fd()
     }
 }
 
