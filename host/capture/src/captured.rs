@@ -6,10 +6,11 @@ use rustix::net::sockopt;
 use spillway_wire::Bytes;
 use spillway_wire::state::ConnectionState;
 
-use crate::dump::{Ends, Muted, unmute};
+use crate::ends::Ends;
 use crate::error::{CaptureError, Failed, system};
 use crate::filter;
 use crate::held::Held;
+use crate::muted::{Muted, unmute};
 use crate::options::SocketOptions;
 use crate::queues::peek_unread;
 use crate::repair::Repair;

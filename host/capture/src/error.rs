@@ -83,7 +83,7 @@ impl From<Refusal> for CaptureError {
 pub struct Failed<T> {
     /// The socket or connection, as before the step.
     pub kept: T,
-    /// What failed.
+    /// Why the step failed.
     pub error: CaptureError,
 }
 

@@ -6,10 +6,11 @@ use rustix::net::sockopt;
 use spillway_wire::state::ConnectionState;
 
 use crate::captured::Captured;
-use crate::dump::{Muted, dump};
+use crate::dump::dump;
 use crate::eligible::{self, Eligible};
 use crate::error::{CaptureError, Failed};
 use crate::filter;
+use crate::muted::Muted;
 use crate::options::SocketOptions;
 use crate::repair::Repair;
 

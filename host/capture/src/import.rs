@@ -73,8 +73,7 @@ fn rebuild(repair: Repair<'_>, fd: &OwnedFd, plan: &Plan) -> io::Result<()> {
     repair.set_window(plan.window)
 }
 
-/// Without window scaling, or with a smaller scale than this host would choose, the kernel would note larger windows than
-/// it can advertise.
+/// Bounds the window to what the negotiated scale can advertise. The kernel bounds it by the scale that it would choose itself.
 fn limit_window(fd: &OwnedFd, scale: u8) -> io::Result<()> {
     let largest = libc::c_int::from(u16::MAX) << scale;
     let limit: libc::c_int = get(fd, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)?;

@@ -14,8 +14,9 @@
 //!
 //! - `captured`, `restored`: the two types above; `export`, `import`: their constructors
 //! - `eligible`: which sockets are refused, by the names in `refusal`; `diag`: what only the kernel's diagnosis reveals
-//! - `dump`: a socket's connection as a state; `plan`: a state as numbers of the kernel
-//! - `repair`: repair mode; `held`: a socket in it; `queues`: bytes of both queues; `filter`: the filter; `options`: socket options; `info`: TCP_INFO
+//! - `dump`: reads a socket's connection; `reading`: what was read, as a state; `plan`: a state as numbers of the kernel
+//! - `repair`: repair mode; `held`: a socket in it; `muted`: one that sends nothing; `filter`: the filter
+//! - `ends`, `queues`: the ends and the bytes of both queues; `options`: socket options; `info`: TCP_INFO
 //! - `inject`: segments on behalf of the peer
 //! - `system`: the system calls without a safe wrapper, and all `unsafe` code
 
@@ -25,6 +26,7 @@ mod captured;
 mod diag;
 mod dump;
 mod eligible;
+mod ends;
 mod error;
 mod export;
 mod filter;
@@ -32,9 +34,11 @@ mod held;
 mod import;
 mod info;
 mod inject;
+mod muted;
 mod options;
 mod plan;
 mod queues;
+mod reading;
 mod refusal;
 mod repair;
 mod restored;

@@ -46,20 +46,20 @@ fn peek(fd: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
 
 /// Puts bytes into a queue of a connected socket in repair mode. Bytes in the send queue count as sent.
 pub(crate) fn refill(repair: Repair<'_>, fd: &OwnedFd, queue: Queue, bytes: &Chunks) -> io::Result<()> {
-    repair.with_queue(queue, || {
-        for chunk in bytes.chunks() {
-            let mut rest = &chunk[..];
-            while !rest.is_empty() {
-                let written = send(fd, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-                rest = &rest[written..];
-            }
-        }
-        Ok(())
-    })
+    repair.with_queue(queue, || send_all(fd, bytes).map_err(|(_, errno)| errno.into()))
 }
 
 /// Writes bytes to a socket that is no longer in repair mode. Returns the bytes that the kernel has not accepted.
 pub(crate) fn write(fd: &OwnedFd, bytes: &Chunks) -> Chunks {
+    match send_all(fd, bytes) {
+        Ok(()) => Chunks::new(),
+        // The kernel is short of memory, or the connection has ended meanwhile, as the application will see.
+        Err((written, _)) => bytes.slice(written..bytes.len()).unwrap_or_default(),
+    }
+}
+
+/// Sends bytes without waiting. On an error: the number of bytes that the kernel has accepted before.
+fn send_all(fd: &OwnedFd, bytes: &Chunks) -> Result<(), (usize, Errno)> {
     let mut written = 0;
     for chunk in bytes.chunks() {
         let mut rest = &chunk[..];
@@ -70,10 +70,9 @@ pub(crate) fn write(fd: &OwnedFd, bytes: &Chunks) -> Chunks {
                     written += accepted;
                 }
                 Err(Errno::INTR) => {}
-                // The kernel is short of memory, or the connection has ended meanwhile, as the application will see.
-                Err(_) => return bytes.slice(written..bytes.len()).unwrap_or_default(),
+                Err(errno) => return Err((written, errno)),
             }
         }
     }
-    Chunks::new()
+    Ok(())
 }
