@@ -5,20 +5,18 @@ use std::collections::BTreeMap;
 use spillway_stack_server::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
+use super::held::{ClientHeld, Held};
 use super::replies::Replies;
 
 /// Maximum number of bytes that a client may send ahead, and that are kept of a connection.
 const WINDOW_BYTES: u32 = 64 * 1024;
-/// Maximum total number of kept bytes of all clients. A client beyond it is reset.
-const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// An echo server. It grants a client only what the transport would take at the time, so that it seldom keeps bytes: the room
 /// of a helped client can shrink later, because the clients of a link share it.
 #[derive(Debug, Default)]
 pub(crate) struct Echo {
     clients: BTreeMap<Conn, Client>,
-    /// The sum of all clients' `held`.
-    held: usize,
+    held: Held,
 }
 
 #[derive(Debug, Default)]
@@ -26,9 +24,8 @@ struct Client {
     /// Granted bytes that have not arrived yet.
     granted: u32,
     /// Received bytes that the transport had no room for.
-    waiting: Replies,
-    /// Bytes in `waiting` at the end of the last event.
-    held: usize,
+    replies: Replies,
+    held: ClientHeld,
     /// The client has ended its direction: the connection ends after the bytes that wait.
     is_ending: bool,
 }
@@ -39,26 +36,23 @@ impl Echo {
         let Some(client) = self.clients.get_mut(&conn) else { return };
         // No more bytes arrive than were granted.
         client.granted = client.granted.saturating_sub(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-        let sent = if client.waiting.is_empty() { out.send(conn, bytes) } else { 0 };
-        client.waiting.push(&bytes[sent..]);
+        let sent = if client.replies.is_empty() { out.send(conn, bytes) } else { 0 };
+        client.replies.push(&bytes[sent..]);
     }
 
     /// Sends what waits, and grants what the window and the transport's room allow.
     fn work<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(client) = self.clients.get_mut(&conn) else { return };
-        if !client.waiting.is_empty() {
-            let sent = out.send(conn, client.waiting.waiting());
-            client.waiting.take(sent);
+        if !client.replies.is_empty() {
+            let sent = out.send(conn, client.replies.waiting());
+            client.replies.take(sent);
         }
-        let held = client.waiting.held();
-        self.held = self.held - client.held + held;
-        client.held = held;
-        if held > 0 {
+        if !self.held.set(&mut client.held, client.replies.held()) {
+            self.forget(conn);
+            return out.abort(conn);
+        }
+        if !client.replies.is_empty() {
             // An event reports new room.
-            if self.held > HELD_BYTES_MAX {
-                self.forget(conn);
-                out.abort(conn);
-            }
             return;
         }
         if client.is_ending {
@@ -78,7 +72,7 @@ impl Echo {
     /// Removes a client, and subtracts its kept bytes from the total.
     fn forget(&mut self, conn: Conn) {
         if let Some(client) = self.clients.remove(&conn) {
-            self.held -= client.held;
+            self.held.forget(&client.held);
         }
     }
 }
@@ -112,7 +106,7 @@ impl Movable for Echo {
     /// True when the whole window is granted and no byte waits: the next server assumes this, because there is no attachment.
     fn is_at_safe_point(&self, conn: Conn) -> bool {
         self.clients.get(&conn).is_some_and(|client| {
-            client.granted == WINDOW_BYTES && client.waiting.is_empty() && !client.is_ending
+            client.granted == WINDOW_BYTES && client.replies.is_empty() && !client.is_ending
         })
     }
 
@@ -151,7 +145,7 @@ mod tests {
             echo.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes }, &mut out);
         }
         echo.handle(Time::ZERO, CONN, Event::Finished, &mut out);
-        assert_eq!((out.sent.len(), echo.held), (10, 990));
+        assert_eq!((out.sent.len(), echo.held.total()), (10, 990));
         assert!(!echo.is_at_safe_point(CONN) && out.finished.is_empty());
         out.room = 100;
         echo.handle(Time::ZERO, CONN, Event::Room, &mut out);
@@ -159,7 +153,7 @@ mod tests {
         out.room = 2_000;
         echo.handle(Time::ZERO, CONN, Event::Room, &mut out);
         assert!(out.sent == sent && out.finished == [CONN] && out.granted == 1_000);
-        assert_eq!(echo.held, 0);
+        assert_eq!(echo.held.total(), 0);
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //!
 //! - `echo`: returns what it receives
 //! - `requests`: executes the requests of a `protocol`, which is `memcached` or `http`; `replies`: what waits for room in the
-//!   stack
+//!   stack; `held`: a bound for what is kept of all clients
 //! - `working`: a time for each request of a server
 //! - `run`: options, and the process around an application
 
 mod echo;
+mod held;
 mod http;
 mod memcached;
 mod protocol;

@@ -7,21 +7,20 @@ use std::collections::BTreeMap;
 use spillway_stack_server::{Arrival, Attachment, Movable};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
+use super::held::{ClientHeld, Held};
 use super::protocol::{Outcome, Protocol};
 use super::replies::{Replies, empty};
 
 /// Maximum number of bytes that a client may send ahead.
 const WINDOW_BYTES: usize = 64 * 1024;
-/// Maximum total length of unfinished requests and waiting replies of all clients, in bytes. A client beyond it is reset.
-const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// A server: its protocol, and what it knows of each client.
 #[derive(Debug)]
 pub(crate) struct RequestServer<P: Protocol> {
     protocol: P,
     clients: BTreeMap<Conn, Client<P::Progress>>,
-    /// The sum of all clients' `held`.
-    held: usize,
+    /// Unfinished requests and waiting replies of all clients.
+    held: Held,
 }
 
 #[derive(Debug, Default)]
@@ -35,14 +34,14 @@ struct Client<S> {
     /// Replies that the stack has no room for.
     replies: Replies,
     /// Bytes in `input` and `replies` at the end of the last event.
-    held: usize,
+    held: ClientHeld,
     /// The client has ended its direction, or must be closed: the connection ends after the replies.
     is_ending: bool,
 }
 
 impl<P: Protocol> RequestServer<P> {
     pub(crate) fn new(protocol: P) -> RequestServer<P> {
-        RequestServer { protocol, clients: BTreeMap::new(), held: 0 }
+        RequestServer { protocol, clients: BTreeMap::new(), held: Held::default() }
     }
 
     /// Executes requests, sends replies, and grants what the client may send.
@@ -55,10 +54,7 @@ impl<P: Protocol> RequestServer<P> {
                 break !are_sent;
             }
         };
-        let held = client.input.len() + client.replies.held();
-        self.held = self.held - client.held + held;
-        client.held = held;
-        if held > 0 && self.held > HELD_BYTES_MAX {
+        if !self.held.set(&mut client.held, client.input.len() + client.replies.held()) {
             self.forget(conn);
             return out.abort(conn);
         }
@@ -76,7 +72,7 @@ impl<P: Protocol> RequestServer<P> {
     /// Removes a client, and subtracts its held bytes from the total.
     fn forget(&mut self, conn: Conn) {
         if let Some(client) = self.clients.remove(&conn) {
-            self.held -= client.held;
+            self.held.forget(&client.held);
         }
     }
 }
@@ -167,6 +163,7 @@ impl<P: Protocol> Movable for RequestServer<P> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::held::HELD_BYTES_MAX;
     use super::super::memcached::Store;
     use super::super::test_transport::TestTransport;
     use super::*;
@@ -234,7 +231,7 @@ mod tests {
         for slot in 0..=clients {
             kv.handle(Time::ZERO, conn(slot), Event::Lost(spillway_transport::LostReason::Reset), &mut out);
         }
-        assert_eq!((kv.held, out.aborted.len()), (0, 1));
+        assert_eq!((kv.held.total(), out.aborted.len()), (0, 1));
         // Replies count, too.
         out.room = 0;
         let get = b"get k\r\n";
@@ -242,6 +239,6 @@ mod tests {
             open(&mut kv, conn(slot), &mut out);
             data(&mut kv, conn(slot), get, &mut out);
         }
-        assert!(out.aborted.len() > 1 && kv.held <= HELD_BYTES_MAX);
+        assert!(out.aborted.len() > 1 && kv.held.total() <= HELD_BYTES_MAX);
     }
 }
