@@ -9,11 +9,11 @@ use spillway_wire::switch::Flow;
 use crate::budget::Budget;
 use crate::buffer::HeldFrames;
 use crate::recent::Recent;
-use crate::reclaim::RECLAIM_SPACING;
+use crate::reclaim::time_for_all;
 
-/// For this time after the switch has lost its entries, a missing entry does not show that a lent connection has ended: the
-/// connection's owner still requests the flow from the original owner.
-/// If it has lost all, the owners' requests take longer the more connections are lent.
+/// For this time after the switch has lost an entry, its absence does not show that a lent connection has ended: the connection's
+/// owner still requests the flow from the original owner. If all entries are lost, the time in which owners request all flows
+/// comes on top.
 const GRACE: Duration = Duration::from_secs(5);
 const LENT_MAX: usize = 65_536;
 
@@ -64,8 +64,7 @@ impl Lent {
 
     /// The switch has lost all entries.
     pub(crate) fn handle_lost_entries(&mut self, now: Time) {
-        let flows = u32::try_from(self.flows.len()).unwrap_or(u32::MAX);
-        let until = now + GRACE + RECLAIM_SPACING.saturating_mul(flows);
+        let until = now + GRACE + time_for_all(self.flows.len());
         self.flows.values_mut().for_each(|loan| loan.unclear_until = Some(until));
     }
 

@@ -1,4 +1,7 @@
 //! Which relayed messages have arrived: the path from the switch may repeat datagrams, and so may an attacker.
+//!
+//! A sender numbers all its messages by its clock, and only a few of them come here. So a window of neighbouring numbers, as the
+//! switch has, would not remember enough.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +12,10 @@ const REMEMBERED_MAX: usize = 1024;
 
 /// The sequences of relayed messages, by sender.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Relays(BTreeMap<ServerId, Seen>);
+pub(crate) struct Relays(BTreeMap<ServerId, Received>);
 
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct Received {
     sequences: BTreeSet<u64>,
     /// All sequences up to this one count as seen.
     forgotten_through: u64,
@@ -21,7 +24,7 @@ struct Seen {
 impl Relays {
     /// Notes a message. Returns whether it has not arrived before.
     pub(crate) fn note(&mut self, sender: ServerId, sequence: u64) -> bool {
-        let Seen { sequences, forgotten_through } = self.0.entry(sender).or_default();
+        let Received { sequences, forgotten_through } = self.0.entry(sender).or_default();
         if sequence <= *forgotten_through || !sequences.insert(sequence) {
             return false;
         }

@@ -20,7 +20,7 @@ impl Held {
 
     /// The socket, whose connection does not end with this value any more.
     pub(crate) fn release(mut self) -> OwnedFd {
-        self.0.take().expect("as in `fd`")
+        self.0.take().expect("only `release` and `end` take the descriptor, and they consume the value")
     }
 
     /// Ends the connection.

@@ -49,6 +49,7 @@ const FINISHED_MAX: usize = 4096;
 /// Maximum number of ended connections whose flows are to be released. Flows of further connections are not released:
 /// their entries end by age.
 const ENDED_MAX: usize = 65_536;
+
 /// A flow with an entry whose connection is here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owned {

@@ -9,7 +9,7 @@ use spillway_wire::switch::Request;
 use super::Agent;
 use crate::event::Cause;
 use crate::membership::Due;
-use crate::reclaim::RECLAIM_SPACING;
+use crate::reclaim::time_for_all;
 use crate::trace::{End, Step};
 
 /// Maximum number of unanswered releases of a flow.
@@ -102,8 +102,7 @@ impl Agent {
     }
 
     fn poll_reclaims(&mut self, now: Time) {
-        let flows = u32::try_from(self.owned.len()).unwrap_or(u32::MAX);
-        let interval = self.settings.times.asking().max(RECLAIM_SPACING.saturating_mul(flows));
+        let interval = self.settings.times.asking().max(time_for_all(self.owned.len()));
         for flow in self.owned.due(now) {
             let reclaim = self.owned.get(&flow).and_then(|owned| owned.reclaim);
             let Some((until, _)) = reclaim else { continue };

@@ -325,7 +325,7 @@ impl Source {
         if !is_ours {
             return None;
         }
-        // A target that has given the flow back answers the parts that arrive later by *no such move*.
+        // A target that has given the flow back answers later parts by *no such move*, which does not say why it has done so.
         if reason != Reason::NoMove || self.refusal.is_none() {
             self.refusal = Some(reason);
         }

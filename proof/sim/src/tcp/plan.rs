@@ -25,11 +25,11 @@ pub(crate) const GATED_PORT: u16 = 81;
 /// Bytes of the smallest IPv6 packet that every link must carry (RFC 8200 §5).
 const IPV6_MTU_MIN: u16 = 1280;
 
-/// In worlds with many moves one follows at least this many of a thousand frames.
+/// In worlds with many moves ([`Worlds::Moving`]) one follows at least this many of a thousand frames.
 const OFTEN_PER_1000: u64 = 100;
-/// In these worlds one in this many moves in place is made, because each takes as long as many frames.
+/// In worlds with many moves one in this many moves in place is made: each takes as much CPU time as many frames.
 const IN_PLACE_ONE_IN: u64 = 32;
-/// Their hosts are in one data centre: with longer delays a move takes longer than most connections live.
+/// Longest delay in worlds with many moves: with longer ones a move takes longer than most connections live.
 const MOVING_DELAY_NS_MAX: u64 = 2_000_000;
 
 /// Largest receive window and largest reassembly buffer, bytes.

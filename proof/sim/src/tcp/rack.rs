@@ -303,7 +303,6 @@ impl Rack {
         }
         application.end_of_turn(now, self);
         self.pass_events(application, now);
-        // A target waits for a while for the state of a source that has restarted.
         self.lose_abandoned(application, now);
     }
 

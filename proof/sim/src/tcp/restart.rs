@@ -64,10 +64,11 @@ impl Rack {
         application.handle(now, name, Event::Lost(LostReason::Failed), self);
     }
 
-    /// Ends connections that are on their way between two servers, if no server can continue them any more: after a restart, or
-    /// when the last of several servers that took part learns that another one has had the connection.
+    /// Ends connections that are on their way between two servers, if no server can continue them any more: after a restart of
+    /// one (its target waits for the state for a while), or when the last of several servers that took part learns that another
+    /// one has had the connection.
     pub(super) fn lose_abandoned<A: Application>(&mut self, application: &mut A, now: Time) {
-        // Without a restart each end says that it gives the connection up.
+        // Only a server that has restarted does not say that it gives a connection up.
         let has_restarted = !self.retired.is_empty();
         let moving: Vec<(Flow, Loss)> = (self.directory.transits.iter())
             .filter(|(_, transit)| has_restarted || transit.cause.is_some())
