@@ -192,6 +192,16 @@ pub enum Event {
         /// The reason.
         reason: Reason,
     },
+    /// A request of this server, which was handed off, has ended; or a request has stayed here because its move has failed:
+    /// then this server serves it, hands it off again, or answers as it chooses.
+    Request {
+        /// The flow of the connection.
+        flow: Flow,
+        /// The request's number at its origin.
+        number: u64,
+        /// What has become of the request.
+        outcome: RequestOutcome,
+    },
     /// A move from this server has ended: for logs and counters.
     Ended {
         /// The flow of the connection.
@@ -199,6 +209,20 @@ pub enum Event {
         /// How the move ended.
         result: MoveResult,
     },
+}
+
+/// What has become of a request that was handed off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestOutcome {
+    /// The move has ended with this result, and the connection is here with the request, which no other server has executed.
+    Stays(MoveResult),
+    /// This server has served it.
+    Served(ServerId),
+    /// Its connection has ended at this server. The request may have been executed in part.
+    Abandoned(ServerId),
+    /// The connection is lost with the server that had it, or nothing was heard for too long: the request may have been
+    /// executed.
+    Unknown,
 }
 
 /// Why a move cannot begin.
@@ -216,6 +240,10 @@ pub enum MoveError {
     TooMany,
     /// The target is not among the peers.
     UnknownServer,
+    /// The request was handed off as often as [`hops_max`](crate::Limits::hops_max) allows: serve it, or return it to its origin.
+    TooManyHops,
+    /// As many requests of this server are away as [`requests_max`](crate::Limits::requests_max) allows.
+    TooManyRequests,
 }
 
 impl fmt::Display for MoveError {
@@ -229,6 +257,10 @@ impl fmt::Display for MoveError {
             }
             MoveError::TooMany => "as many connections are moving as the limit allows: try again later",
             MoveError::UnknownServer => "the target is not among the configured peers",
+            MoveError::TooManyHops => {
+                "the request was handed off too often: serve it, or return it to its origin"
+            }
+            MoveError::TooManyRequests => "as many requests are at other servers as the limit allows",
         })
     }
 }

@@ -8,6 +8,7 @@
 //! - `migration`: one move, as its source and as its target see it
 //! - `transfer`: a connection's state in numbered parts; `peers`: datagrams of other servers
 //! - `buffer`: frames that arrive before their connection; `forward`: frames that arrived at the wrong server
+//! - `requests`: requests that move with their connections, until their origins know how they ended
 //! - `reclaim`: times of requests after the switch has lost its entries
 //! - `finished`: how moves to this server have ended; `lent`: connections of the original owner that other servers have
 //! - `budget`, `recent`: bounds of memory and of tables; `timed`: a table of flows with deadlines
@@ -35,6 +36,7 @@ mod peers;
 mod recent;
 mod reclaim;
 mod relays;
+mod requests;
 mod sequences;
 mod settings;
 #[cfg(test)]
@@ -44,8 +46,9 @@ mod trace;
 mod transfer;
 
 pub use agent::{Agent, Counters};
-pub use event::{Cause, Event, MoveError, MoveResult, Obstacle, PeerFault, Sorted, Transmit};
+pub use event::{Cause, Event, MoveError, MoveResult, Obstacle, PeerFault, RequestOutcome, Sorted, Transmit};
 pub use loads::PeerLoad;
 pub use migration::MoveTimes;
 pub use settings::{Limits, Peer, Service, Settings};
+pub use spillway_wire::state::{HandedRequest, Purpose};
 pub use trace::{End, Step, TracedMove};

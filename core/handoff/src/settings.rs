@@ -82,6 +82,10 @@ pub struct Limits {
     pub state_bytes_max: usize,
     /// Maximum number of packets that this server forwards to other servers in a second.
     pub forwards_per_s: u32,
+    /// Maximum number of requests of this server that other servers have at the same time.
+    pub requests_max: usize,
+    /// How often a request may be handed off. Returns do not count.
+    pub hops_max: u8,
 }
 
 impl Default for Limits {
@@ -91,6 +95,8 @@ impl Default for Limits {
             held_bytes_max: 64 << 20,
             state_bytes_max: 64 << 20,
             forwards_per_s: 100_000,
+            requests_max: 65_536,
+            hops_max: 4,
         }
     }
 }

@@ -1,12 +1,12 @@
-//! A table of flows, some of which have a deadline. The first deadline is found without a look at all flows: a server may
-//! have imported many thousands.
+//! A table, for example of flows, some of whose values have a deadline. The first deadline is found without a look at all
+//! values: a server may have imported many thousands of flows.
 
 use alloc::collections::btree_map::{self, BTreeMap};
 use alloc::collections::btree_set::BTreeSet;
 use alloc::vec::Vec;
+use core::ops::RangeBounds;
 
 use spillway_transport::Time;
-use spillway_wire::switch::Flow;
 
 /// A value with a deadline.
 pub(crate) trait Deadline {
@@ -14,16 +14,16 @@ pub(crate) trait Deadline {
     fn deadline(&self) -> Option<Time>;
 }
 
-/// Values by flow, and their deadlines in order.
+/// Values by key, and their deadlines in order.
 #[derive(Debug)]
-pub(crate) struct Timed<V> {
-    values: BTreeMap<Flow, V>,
+pub(crate) struct Timed<K, V> {
+    values: BTreeMap<K, V>,
     /// The deadline of each value that has one.
-    deadlines: BTreeSet<(Time, Flow)>,
+    deadlines: BTreeSet<(Time, K)>,
 }
 
-impl<V: Deadline> Timed<V> {
-    pub(crate) fn new() -> Timed<V> {
+impl<K: Copy + Ord, V: Deadline> Timed<K, V> {
+    pub(crate) fn new() -> Timed<K, V> {
         Timed { values: BTreeMap::new(), deadlines: BTreeSet::new() }
     }
 
@@ -31,45 +31,53 @@ impl<V: Deadline> Timed<V> {
         self.values.len()
     }
 
-    pub(crate) fn contains_key(&self, flow: &Flow) -> bool {
-        self.values.contains_key(flow)
+    pub(crate) fn contains_key(&self, key: &K) -> bool {
+        self.values.contains_key(key)
     }
 
-    pub(crate) fn get(&self, flow: &Flow) -> Option<&V> {
-        self.values.get(flow)
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.values.get(key)
     }
 
-    pub(crate) fn keys(&self) -> btree_map::Keys<'_, Flow, V> {
+    pub(crate) fn keys(&self) -> btree_map::Keys<'_, K, V> {
         self.values.keys()
     }
 
-    pub(crate) fn insert(&mut self, flow: Flow, value: V) {
+    pub(crate) fn iter(&self) -> btree_map::Iter<'_, K, V> {
+        self.values.iter()
+    }
+
+    pub(crate) fn range(&self, range: impl RangeBounds<K>) -> btree_map::Range<'_, K, V> {
+        self.values.range(range)
+    }
+
+    pub(crate) fn insert(&mut self, key: K, value: V) {
         let deadline = value.deadline();
-        let earlier = self.values.insert(flow, value);
-        self.file(flow, earlier.and_then(|earlier| earlier.deadline()), deadline);
+        let earlier = self.values.insert(key, value);
+        self.file(key, earlier.and_then(|earlier| earlier.deadline()), deadline);
     }
 
-    pub(crate) fn remove(&mut self, flow: &Flow) {
-        let earlier = self.values.remove(flow);
-        self.file(*flow, earlier.and_then(|earlier| earlier.deadline()), None);
+    pub(crate) fn remove(&mut self, key: &K) {
+        let earlier = self.values.remove(key);
+        self.file(*key, earlier.and_then(|earlier| earlier.deadline()), None);
     }
 
-    /// Alters the value of a flow, if there is one. Returns what `alter` returns.
-    pub(crate) fn update<R>(&mut self, flow: &Flow, alter: impl FnOnce(&mut V) -> R) -> Option<R> {
-        let value = self.values.get_mut(flow)?;
+    /// Alters the value of a key, if there is one. Returns what `alter` returns.
+    pub(crate) fn update<R>(&mut self, key: &K, alter: impl FnOnce(&mut V) -> R) -> Option<R> {
+        let value = self.values.get_mut(key)?;
         let earlier = value.deadline();
         let result = alter(value);
         let deadline = value.deadline();
-        self.file(*flow, earlier, deadline);
+        self.file(*key, earlier, deadline);
         Some(result)
     }
 
     /// Alters all values.
     pub(crate) fn update_all(&mut self, mut alter: impl FnMut(&mut V)) {
         self.deadlines.clear();
-        for (flow, value) in &mut self.values {
+        for (key, value) in &mut self.values {
             alter(value);
-            self.deadlines.extend(value.deadline().map(|at| (at, *flow)));
+            self.deadlines.extend(value.deadline().map(|at| (at, *key)));
         }
     }
 
@@ -78,19 +86,24 @@ impl<V: Deadline> Timed<V> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// The flows whose deadlines have come, the earliest first.
-    pub(crate) fn due(&self, now: Time) -> Vec<Flow> {
-        self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, flow)| *flow).collect()
+    /// The keys whose deadlines have come, the earliest first.
+    pub(crate) fn due(&self, now: Time) -> Vec<K> {
+        self.deadlines.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| *key).collect()
     }
 
-    fn file(&mut self, flow: Flow, earlier: Option<Time>, deadline: Option<Time>) {
+    /// The key with the earliest deadline, if that has come.
+    pub(crate) fn first_due(&self, now: Time) -> Option<K> {
+        self.deadlines.first().filter(|(at, _)| *at <= now).map(|(_, key)| *key)
+    }
+
+    fn file(&mut self, key: K, earlier: Option<Time>, deadline: Option<Time>) {
         if earlier == deadline {
             return;
         }
         if let Some(at) = earlier {
-            self.deadlines.remove(&(at, flow));
+            self.deadlines.remove(&(at, key));
         }
-        self.deadlines.extend(deadline.map(|at| (at, flow)));
+        self.deadlines.extend(deadline.map(|at| (at, key)));
     }
 
     /// The first deadline, found by a look at all values.
@@ -102,6 +115,8 @@ impl<V: Deadline> Timed<V> {
 
 #[cfg(test)]
 mod tests {
+    use spillway_wire::switch::Flow;
+
     use super::*;
     use crate::test_flow::flow;
 
@@ -116,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_index_equals_a_scan_after_any_operations() {
-        let (mut timed, mut state) = (Timed::<At>::new(), 7_u64);
+        let (mut timed, mut state) = (Timed::<Flow, At>::new(), 7_u64);
         let mut random = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below

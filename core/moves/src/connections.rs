@@ -298,6 +298,7 @@ mod tests {
             received_age_ns: 0,
             recovery: None,
             attachment: None,
+            request: None,
         };
         state.encode()
     }

@@ -13,6 +13,8 @@ use spillway_wire::switch::{Endpoint, Flow, ServerId};
 use vectors::{Vectors, hex};
 
 const GENERATION: u64 = 0x18b3_c5f0_2a40_0003;
+/// The number of a request.
+const NUMBER: u64 = 0xc1c2_c3c4_c5c6_c7c8;
 
 fn flow(client: &str, service: &str) -> Flow {
     let endpoint = |text: &str| Endpoint::from(text.parse::<std::net::SocketAddr>().unwrap());
@@ -36,6 +38,10 @@ fn messages(whole: &[u8]) -> Vec<(String, Message<'_>)> {
         ("forward: last part", ipv4, GENERATION, Body::Forward { frame: 9, part: last }),
         ("reclaim", ipv4, 0, Body::Reclaim),
         ("lent", ipv4, GENERATION, Body::Lent),
+        ("served", ipv4, 0, Body::Served(NUMBER)),
+        ("abandoned", ipv4, 0, Body::Abandoned(NUMBER)),
+        ("passed on", ipv6, 0, Body::PassedOn { number: NUMBER, to: ServerId(5), hops_left: 3 }),
+        ("noted", ipv4, 0, Body::Noted(NUMBER)),
     ];
     for (name, reason) in [
         ("refused: no move", Reason::NoMove),

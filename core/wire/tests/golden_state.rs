@@ -4,9 +4,11 @@ mod vectors;
 
 use proptest::prelude::*;
 use spillway_wire::state::{
-    ATTACHMENT_BYTES_MAX, Agreed, Attachment, ConnectionState, Controller, Epoch, Features, Finish, Phase,
-    QUEUE_BYTES_MAX, Receiving, Recovery, Segment, Sending, Stage, Stamps, StateError, Undo,
+    ATTACHMENT_BYTES_MAX, Agreed, Attachment, ConnectionState, Controller, Epoch, Features, Finish,
+    HandedRequest, Phase, Purpose, QUEUE_BYTES_MAX, Receiving, Recovery, Segment, Sending, Stage, Stamps,
+    StateError, Undo,
 };
+use spillway_wire::switch::ServerId;
 use spillway_wire::{Bytes, Chunks};
 use vectors::{Vectors, hex};
 
@@ -49,6 +51,7 @@ fn plain() -> ConnectionState {
         received_age_ns: 0,
         recovery: None,
         attachment: None,
+        request: None,
     }
 }
 
@@ -63,6 +66,17 @@ fn kernel() -> ConnectionState {
         },
         ..plain
     }
+}
+
+/// The state of a connection that moves with a request.
+fn with_request() -> ConnectionState {
+    let request = HandedRequest {
+        origin: ServerId(3),
+        number: 0x0102_0304_0506_0708,
+        hops_left: 2,
+        purpose: Purpose::NotServed,
+    };
+    ConnectionState { request: Some(request), ..kernel() }
 }
 
 /// A state with data in flight and all optional fields.
@@ -166,15 +180,15 @@ fn emitted(state: &ConnectionState) -> Vec<u8> {
 #[test]
 fn states_equal_their_vectors() {
     let vectors = Vectors::read(include_str!("../golden/state-2.hex"));
-    for (name, state) in [("kernel", kernel()), ("everything", full())] {
+    for (name, state) in [("kernel", kernel()), ("everything", full()), ("request", with_request())] {
         let bytes = emitted(&state);
         assert_eq!(hex(&bytes), hex(vectors.bytes(name)), "{name} should equal its vector");
         assert_eq!(ConnectionState::parse(&bytes), Ok(state), "{name} should be parsed");
     }
     assert_eq!(
-        ConnectionState::parse(vectors.bytes("optional features")),
+        ConnectionState::parse(vectors.bytes("unknown extensions")),
         Ok(full()),
-        "unknown optional features should be skipped"
+        "unknown extensions should be skipped"
     );
 }
 
@@ -265,11 +279,11 @@ fn features_that_a_reader_must_know_are_refused_by_name() {
 #[test]
 fn oversized_lists_are_rejected_before_they_are_read() {
     let at_end = emitted(&kernel()).len() - CHECKSUM_BYTES;
-    let count_of_optional = |count: u32| {
+    let count_of_extensions = |count: u32| {
         parse_changed(&kernel(), |bytes| bytes[at_end - 4..at_end].copy_from_slice(&count.to_be_bytes()))
     };
-    assert_eq!(count_of_optional(65), Err(StateError::TooMany("optional features")));
-    assert_eq!(count_of_optional(64), Err(StateError::Truncated));
+    assert_eq!(count_of_extensions(65), Err(StateError::TooMany("extensions")));
+    assert_eq!(count_of_extensions(64), Err(StateError::Truncated));
     // Of "everything", the queue's length comes directly before the peer's initial number.
     let bytes = emitted(&full());
     let initial = 0xbeef_0002_u32.to_be_bytes();
@@ -294,6 +308,37 @@ fn an_attachment_has_a_valid_name_and_at_most_64_kb() {
     assert_eq!(changed(4, 0xff), Err(StateError::Field("protocol of the attachment")));
     assert_eq!(changed(3, 65), Err(StateError::TooMany("bytes in the name of the attachment's protocol")));
     assert_eq!(changed(9, 1), Err(StateError::TooMany("attached bytes")));
+}
+
+#[test]
+fn a_request_has_an_origin_and_a_purpose_and_stands_once() {
+    let state = with_request();
+    assert_eq!(state.needs(), Features::REQUEST);
+    let at = emitted(&state).len() - CHECKSUM_BYTES - 12;
+    let changed = |offset: usize, value: u8| parse_changed(&state, |bytes| bytes[at + offset] = value);
+    for (code, purpose) in [(1, Purpose::Serve), (2, Purpose::Served), (3, Purpose::NotServed)] {
+        let request = changed(10, code).unwrap().request.unwrap();
+        assert_eq!((request.purpose, request.hops_left), (purpose, 2));
+    }
+    assert_eq!(changed(8, 0), Err(StateError::Field("origin of the request")));
+    for code in [0, 4] {
+        assert_eq!(changed(10, code), Err(StateError::Field("purpose of the request")));
+    }
+    assert_eq!(changed(11, 1), Err(StateError::Field("reserved byte of the request")));
+    assert_eq!(
+        parse_changed(&state, |bytes| bytes[at - 1] = 11),
+        Err(StateError::Field("extension with a request"))
+    );
+    let unknown = parse_changed(&state, |bytes| bytes[at - 5] = 9);
+    assert_eq!(unknown, Err(StateError::Field("needed features")), "the head announces a request");
+    let twice = parse_changed(&state, |bytes| {
+        let extension = bytes[at - 6..at + 12].to_vec();
+        bytes[at - 7] = 2;
+        bytes.splice(at - 6..at - 6, extension);
+        let fields = u32::try_from(bytes.len() - HEAD_BYTES - CHECKSUM_BYTES).unwrap();
+        bytes[16..20].copy_from_slice(&fields.to_be_bytes());
+    });
+    assert_eq!(twice, Err(StateError::Field("extension with a request")));
 }
 
 #[test]
@@ -324,6 +369,7 @@ fn any_state() -> impl Strategy<Value = ConnectionState> {
         let mut state = if numbers.2 { full() } else { kernel() };
         state.sending.queue = queue.into_iter().collect();
         state.receiving.late = late;
+        state.request = with_request().request.filter(|_| numbers.1.is_some());
         state.attachment = attachment.map(|(name, bytes)| Attachment::new(&name, bytes).unwrap());
         state.agreed.stamps =
             stamps.map(|(clock, recent, recent_age_ns)| Stamps { clock, recent, recent_age_ns });

@@ -28,7 +28,7 @@ fn flow() -> impl Strategy<Value = Flow> {
 
 /// Checks that a message with one of all bodies survives a round trip.
 fn check_round_trip(flow: Flow, generation: u64, body: Body<'_>) -> Result<Vec<u8>, TestCaseError> {
-    let generation = if body.kind() == Kind::Reclaim { 0 } else { generation.max(1) };
+    let generation = if body.kind().has_generation() { generation.max(1) } else { 0 };
     let (message, mut bytes) = (Message { flow, generation, body }, Vec::new());
     message.emit(&mut bytes);
     prop_assert_eq!(Message::parse(&bytes), Ok(message));
@@ -57,6 +57,10 @@ fn bodies<'a>(whole: &'a [u8], word: u64, half: u32) -> Vec<Body<'a>> {
         Body::Forward { frame: half, part },
         Body::Reclaim,
         Body::Lent,
+        Body::Served(word),
+        Body::Abandoned(word),
+        Body::PassedOn { number: word, to: ServerId(half as u8 | 1), hops_left: half as u8 },
+        Body::Noted(word),
     ]
 }
 
@@ -89,7 +93,7 @@ proptest! {
         mut bytes in prop::collection::vec(any::<u8>(), 0..300), has_valid_head: bool,
     ) {
         if has_valid_head && bytes.len() >= MESSAGE_HEAD_BYTES {
-            bytes[0] = bytes[0] % 8 + 1;
+            bytes[0] = bytes[0] % 12 + 1;
             bytes[1] = 6;
             bytes[2..4].fill(0);
         }
@@ -167,7 +171,7 @@ fn damaged_messages_do_not_panic() {
         let all = bodies(&whole, 1, seed as u32);
         let body = all[random.below(all.len() as u64) as usize];
         let mut bytes = Vec::new();
-        Message { body, generation: u64::from(body.kind() != Kind::Reclaim), ..valid().0 }.emit(&mut bytes);
+        Message { body, generation: u64::from(body.kind().has_generation()), ..valid().0 }.emit(&mut bytes);
         for _ in 0..=random.below(3) {
             mutate(&mut bytes, &mut random);
         }
@@ -182,7 +186,7 @@ fn damaged_messages_do_not_panic() {
 
 fn message_error(body: Body<'_>, change: impl FnOnce(&mut Vec<u8>)) -> HandoffError {
     let mut bytes = Vec::new();
-    Message { body, generation: u64::from(body.kind() != Kind::Reclaim), ..valid().0 }.emit(&mut bytes);
+    Message { body, generation: u64::from(body.kind().has_generation()), ..valid().0 }.emit(&mut bytes);
     assert!(Message::parse(&bytes).is_ok(), "the message should be valid before the change");
     change(&mut bytes);
     Message::parse(&bytes).unwrap_err()
@@ -192,7 +196,7 @@ fn message_error(body: Body<'_>, change: impl FnOnce(&mut Vec<u8>)) -> HandoffEr
 fn invalid_messages_are_rejected_with_their_cause() {
     let accepted = |change: fn(&mut Vec<u8>)| message_error(Body::Accepted, change);
     assert_eq!(accepted(|bytes| bytes.truncate(47)), HandoffError::NoMessage);
-    assert_eq!(accepted(|bytes| bytes[0] = 9), HandoffError::Kind(9));
+    assert_eq!(accepted(|bytes| bytes[0] = 13), HandoffError::Kind(13));
     assert_eq!(accepted(|bytes| bytes[1] = 6), HandoffError::Family(6));
     assert_eq!(accepted(|bytes| bytes[30] = 0x20), HandoffError::Family(4), "a service of another family");
     assert_eq!(accepted(|bytes| bytes[2] = 1), HandoffError::Reserved);
@@ -209,6 +213,13 @@ fn invalid_messages_are_rejected_with_their_cause() {
     let received = |change: fn(&mut Vec<u8>)| message_error(Body::Received(Received::default()), change);
     assert_eq!(received(|bytes| bytes[48] = 0xff), HandoffError::Part);
     assert_eq!(received(|bytes| bytes[50] = 1), HandoffError::Reserved);
+    let served = |change: fn(&mut Vec<u8>)| message_error(Body::Served(7), change);
+    assert_eq!(served(|bytes| bytes[11] = 1), HandoffError::Unused("generation"));
+    assert_eq!(served(|bytes| bytes[56] = 1), HandoffError::Unused("next server"));
+    assert_eq!(served(|bytes| bytes[63] = 1), HandoffError::Reserved);
+    assert_eq!(served(|bytes| bytes.truncate(63)), HandoffError::Truncated(Kind::Served));
+    let passed_on = Body::PassedOn { number: 7, to: ServerId(2), hops_left: 0 };
+    assert_eq!(message_error(passed_on, |bytes| bytes[56] = 0), HandoffError::Missing("next server"));
 }
 
 #[test]

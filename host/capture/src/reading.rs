@@ -54,6 +54,7 @@ impl Reading {
             received_age_ns: u64::try_from(self.info.received_age.as_nanos()).unwrap_or(u64::MAX),
             recovery: None,
             attachment: None,
+            request: None,
         }
     }
 

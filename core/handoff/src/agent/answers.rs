@@ -6,7 +6,7 @@ use spillway_transport::Time;
 use spillway_wire::switch::{Answer, Body, Flow, FlowState, Kind, Message, SWITCH_MAGIC, Status};
 
 use super::Agent;
-use crate::event::{Cause, Event};
+use crate::event::{Cause, Event, MoveResult, Obstacle};
 use crate::membership::Change;
 use crate::migration::{Seen, source};
 use crate::reclaim::{RECLAIM_SPACING, RECLAIMS_FOR};
@@ -105,6 +105,7 @@ impl Agent {
                 Some(source::Outcome::LetGo) => self.let_go(now, flow, Cause::Restart),
                 Some(source::Outcome::Kept { .. }) if !self.is_original(&flow) => {
                     self.sources.remove(&flow);
+                    self.end_request_move(now, &flow, MoveResult::Kept(Obstacle::Restart));
                 }
                 outcome => self.handle_outcome(now, flow, outcome),
             }
@@ -139,6 +140,7 @@ impl Agent {
                 self.let_go(now, flow, Cause::Silence);
             }
             self.sources.remove(&flow);
+            self.end_request_move(now, &flow, MoveResult::Kept(Obstacle::Restart));
         }
         for flow in owned {
             self.give_up(flow, Cause::Silence);
@@ -164,6 +166,8 @@ impl Agent {
         };
         if let Some(frames) = self.lent.handle_entry(now, &flow, is_elsewhere) {
             self.events.push_back(Event::LoanEnded { flow, frames });
+            let lost = self.requests.handle_lost_loan(&flow);
+            self.report_ended(lost);
         }
     }
 

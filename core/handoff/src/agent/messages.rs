@@ -33,6 +33,8 @@ impl Agent {
         for flow in waiting.map(|(flow, _)| *flow).collect::<Vec<_>>() {
             self.refuse(now, flow, Reason::NoMove);
         }
+        let lost = self.requests.handle_new_run(peer);
+        self.report_ended(lost);
     }
 
     fn handle_message(&mut self, now: Time, from: ServerId, message: &Message<'_>) {
@@ -61,6 +63,10 @@ impl Agent {
                 self.handle_forward(now, from, (flow, generation), (*frame, part))
             }
             Body::Reclaim => self.handle_reclaim(now, from, flow),
+            body @ (Body::Served(number) | Body::Abandoned(number) | Body::PassedOn { number, .. }) => {
+                self.handle_request_report(from, flow, *number, body);
+            }
+            Body::Noted(number) => self.requests.handle_noted(from, *number),
         }
     }
 

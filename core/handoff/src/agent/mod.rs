@@ -3,6 +3,7 @@
 //! - `answers`: answers of the switch; `prepare`: messages that the switch relays; `messages`: messages of other servers
 //! - `outcomes`: consequences of the end of a move; `frames`: packets of flows that move
 //! - `output`: datagrams to send; `timers`: what is due by time; `loads`: the loads of the other servers
+//! - `requests`: requests that move with their connections
 //! - `steps`: times of the steps of moves
 
 mod answers;
@@ -12,6 +13,7 @@ mod messages;
 mod outcomes;
 mod output;
 mod prepare;
+mod requests;
 mod steps;
 mod timers;
 
@@ -36,6 +38,7 @@ use crate::migration::target::Target;
 use crate::peers::Peers;
 use crate::recent::Recent;
 use crate::relays::Relays;
+use crate::requests::Requests;
 use crate::sequences::Sequences;
 use crate::settings::{Service, Settings};
 use crate::timed::{Deadline, Timed};
@@ -90,7 +93,7 @@ pub struct Agent {
     /// Bytes of frames that wait for connections, and of incomplete states.
     held_bytes: Budget,
     state_bytes: Budget,
-    owned: Timed<Owned>,
+    owned: Timed<Flow, Owned>,
     sources: BTreeMap<Flow, Source>,
     /// Moves to this server, with their sources.
     targets: BTreeMap<Flow, (ServerId, Target)>,
@@ -101,10 +104,11 @@ pub struct Agent {
     /// Flows whose entries the switch has lost, and which this server, the original owner, moves without a state: the
     /// targets have the connections already.
     lending: BTreeSet<Flow>,
-    ended: Timed<Ended>,
+    ended: Timed<Flow, Ended>,
     forwards: Forwards,
     /// Requests in flight, by sequence.
     waiting: BTreeMap<u64, (Kind, Flow)>,
+    requests: Requests,
     loads: Loads,
     /// This server's load, for heartbeats.
     load: u32,
@@ -166,6 +170,7 @@ impl Agent {
                 (settings.id, settings.run),
                 settings.peers.iter().map(|peer| peer.id),
             ),
+            requests: Requests::new(settings.id, settings.run.get(), limits.requests_max),
             settings,
             sequences: Sequences::default(),
             relays: Relays::default(),

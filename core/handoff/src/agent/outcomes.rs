@@ -76,8 +76,14 @@ impl Agent {
             }
         };
         if !is_loan {
-            self.events.push_back(Event::Ended { flow, result });
+            self.end(now, flow, result);
         }
+    }
+
+    /// Reports the end of a move, and what follows for its request.
+    fn end(&mut self, now: Time, flow: Flow, result: MoveResult) {
+        self.events.push_back(Event::Ended { flow, result });
+        self.end_request_move(now, &flow, result);
     }
 
     /// A move has ended before the export.
@@ -133,7 +139,7 @@ impl Agent {
         self.forwards.end(&flow);
         self.end_release(&flow);
         self.events.push_back(Event::Gone { flow, cause });
-        self.events.push_back(Event::Ended { flow, result: MoveResult::LetGo });
+        self.end(now, flow, MoveResult::LetGo);
     }
 
     pub(super) fn end_target(&mut self, now: Time, flow: Flow, outcome: target::Outcome) {

@@ -21,7 +21,8 @@ impl Agent {
     /// When to call [`Agent::handle_timeout`].
     pub fn poll_timeout(&self) -> Time {
         let mut next_at = self.membership.poll_timeout();
-        next_at = self.peers.poll_timeout().map_or(next_at, |at| at.min(next_at));
+        let others = [self.peers.poll_timeout(), self.requests.poll_timeout()];
+        next_at = others.into_iter().flatten().fold(next_at, Time::min);
         if self.membership.is_owner() {
             let sources = self.sources.values().filter_map(|source| source.poll_timeout());
             let targets = self.targets.values().filter_map(|(_, target)| target.poll_timeout());
@@ -35,6 +36,7 @@ impl Agent {
     /// Queues what is due. Then call [`poll_transmit`](Agent::poll_transmit) and [`poll_event`](Agent::poll_event).
     pub fn handle_timeout(&mut self, now: Time) {
         self.peers.greet(now);
+        self.poll_requests(now);
         if let Some(due) = self.membership.poll(now) {
             let request = match due {
                 Due::Hello => {

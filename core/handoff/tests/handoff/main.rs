@@ -3,5 +3,6 @@
 mod membership;
 mod moves;
 mod rack;
+mod requests;
 #[path = "../support/service.rs"]
 mod service;

@@ -37,7 +37,13 @@ pub fn client() -> SocketAddr {
 }
 
 pub fn flow() -> Flow {
-    Flow::new(client().into(), end("10.0.0.1:80").into()).unwrap()
+    flow_of(client().port())
+}
+
+/// The flow of the client's connection from this port.
+pub fn flow_of(port: u16) -> Flow {
+    let client = SocketAddr::new(client().ip(), port);
+    Flow::new(client.into(), end("10.0.0.1:80").into()).unwrap()
 }
 
 pub fn place(server: u8) -> SocketAddr {

@@ -51,6 +51,7 @@ impl Connection {
             received_age_ns: now.0.saturating_sub(self.last_received_at.0),
             recovery: Some(moving::recovery::to_wire(self.recovery.export(now, &self.timers))),
             attachment: None,
+            request: None,
         }
     }
 

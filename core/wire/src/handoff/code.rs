@@ -24,11 +24,19 @@ pub enum Kind {
     Reclaim = 7,
     /// Instead of a state: the receiver has the connection already.
     Lent = 8,
+    /// A request that the receiver has handed off was served.
+    Served = 9,
+    /// A request that the receiver has handed off will not be served.
+    Abandoned = 10,
+    /// A request that the receiver has handed off has moved on to another server.
+    PassedOn = 11,
+    /// The receiver's report about a request has arrived.
+    Noted = 12,
 }
 
 impl Kind {
     /// All kinds, in the order of their codes.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 12] = [
         Kind::State,
         Kind::Received,
         Kind::Accepted,
@@ -37,11 +45,20 @@ impl Kind {
         Kind::Forward,
         Kind::Reclaim,
         Kind::Lent,
+        Kind::Served,
+        Kind::Abandoned,
+        Kind::PassedOn,
+        Kind::Noted,
     ];
 
     /// The byte that stands for the kind.
     pub const fn code(self) -> u8 {
         self as u8
+    }
+
+    /// Whether messages of this kind name the generation of the flow's entry. The others are not about a move.
+    pub const fn has_generation(self) -> bool {
+        !matches!(self, Kind::Reclaim | Kind::Served | Kind::Abandoned | Kind::PassedOn | Kind::Noted)
     }
 }
 
@@ -64,6 +81,10 @@ impl fmt::Display for Kind {
             Kind::Forward => "forward",
             Kind::Reclaim => "reclaim",
             Kind::Lent => "lent",
+            Kind::Served => "served",
+            Kind::Abandoned => "abandoned",
+            Kind::PassedOn => "passed on",
+            Kind::Noted => "noted",
         })
     }
 }

@@ -55,3 +55,6 @@ pub(super) const FORWARD_HEAD_BYTES: usize = 4 + PART_HEAD_BYTES;
 pub(super) const RECEIVED_BYTES: usize = 16;
 /// Bytes of *refused* after the message's head: the reason, zero.
 pub(super) const REFUSED_BYTES: usize = 8;
+/// Bytes of a report about a request, or of its acknowledgement, after the message's head: the request's number, a server, a
+/// number of hops, zero.
+pub(super) const REPORT_BYTES: usize = 16;

@@ -5,14 +5,15 @@ use alloc::vec::Vec;
 use super::{
     FRAME_BYTES_MAX, HandoffError, Kind, MESSAGE_HEAD_BYTES, Part, Reason, STATE_BYTES_MAX, field, parts_of,
 };
-use crate::switch::{Endpoint, Flow};
+use crate::switch::{Endpoint, Flow, ServerId};
 
 /// A message about one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     /// The flow whose connection moves.
     pub flow: Flow,
-    /// The generation of the flow's entry while the target holds the flow; 0 in *reclaim*, and only there.
+    /// The generation of the flow's entry while the target holds the flow; 0 in messages that are not about a move
+    /// ([`Kind::has_generation`]), and only there.
     pub generation: u64,
     /// The kind of the message, with its fields.
     pub body: Body<'a>,
@@ -44,6 +45,22 @@ pub enum Body<'a> {
     Reclaim,
     /// From the original owner, instead of a state: the receiver has the connection already.
     Lent,
+    /// To the origin of the request with this number: the sender has served it.
+    Served(u64),
+    /// To the origin of the request with this number: the connection has ended before the request was served. It may have
+    /// been executed in part.
+    Abandoned(u64),
+    /// To the origin of a request: the sender has handed it off.
+    PassedOn {
+        /// The request's number at its origin.
+        number: u64,
+        /// The server that has the request now.
+        to: ServerId,
+        /// How often that server may hand it off.
+        hops_left: u8,
+    },
+    /// From the origin of the request with this number: the report about it has arrived.
+    Noted(u64),
 }
 
 /// A set of parts.
@@ -75,6 +92,10 @@ impl Body<'_> {
             Body::Forward { .. } => Kind::Forward,
             Body::Reclaim => Kind::Reclaim,
             Body::Lent => Kind::Lent,
+            Body::Served(_) => Kind::Served,
+            Body::Abandoned(_) => Kind::Abandoned,
+            Body::PassedOn { .. } => Kind::PassedOn,
+            Body::Noted(_) => Kind::Noted,
         }
     }
 
@@ -85,6 +106,9 @@ impl Body<'_> {
             Body::Received(_) => field::RECEIVED_BYTES,
             Body::Refused(_) => field::REFUSED_BYTES,
             Body::Forward { part, .. } => field::FORWARD_HEAD_BYTES + part.bytes().len(),
+            Body::Served(_) | Body::Abandoned(_) | Body::PassedOn { .. } | Body::Noted(_) => {
+                field::REPORT_BYTES
+            }
             Body::Accepted | Body::TakenBack | Body::Reclaim | Body::Lent => 0,
         }
     }
@@ -102,6 +126,10 @@ impl Body<'_> {
                 out.extend_from_slice(&frame.to_be_bytes());
                 part.emit(out);
             }
+            Body::Served(number) | Body::Abandoned(number) | Body::Noted(number) => {
+                emit_report(out, *number, [0; 2]);
+            }
+            Body::PassedOn { number, to, hops_left } => emit_report(out, *number, [to.0, *hops_left]),
             Body::Accepted | Body::TakenBack | Body::Reclaim | Body::Lent => {}
         }
     }
@@ -127,7 +155,37 @@ impl Body<'_> {
             }
             Kind::Reclaim => is_empty(Body::Reclaim),
             Kind::Lent => is_empty(Body::Lent),
+            Kind::Served => parse_number(bytes, kind).map(Body::Served),
+            Kind::Abandoned => parse_number(bytes, kind).map(Body::Abandoned),
+            Kind::PassedOn => match parse_report(bytes, kind)? {
+                (_, [0, _]) => Err(HandoffError::Missing("next server")),
+                (number, [to, hops_left]) => Ok(Body::PassedOn { number, to: ServerId(to), hops_left }),
+            },
+            Kind::Noted => parse_number(bytes, kind).map(Body::Noted),
         }
+    }
+}
+
+fn emit_report(out: &mut Vec<u8>, number: u64, next: [u8; 2]) {
+    out.extend_from_slice(&number.to_be_bytes());
+    out.extend_from_slice(&next);
+    out.extend_from_slice(&[0; field::REPORT_BYTES - 10]);
+}
+
+fn parse_report(bytes: &[u8], kind: Kind) -> Result<(u64, [u8; 2]), HandoffError> {
+    let bytes: &[u8; field::REPORT_BYTES] = exactly(bytes, kind)?;
+    let &[n0, n1, n2, n3, n4, n5, n6, n7, server, hops, ref rest @ ..] = bytes;
+    if *rest != [0; field::REPORT_BYTES - 10] {
+        return Err(HandoffError::Reserved);
+    }
+    Ok((u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]), [server, hops]))
+}
+
+/// A report that names no other server.
+fn parse_number(bytes: &[u8], kind: Kind) -> Result<u64, HandoffError> {
+    match parse_report(bytes, kind)? {
+        (number, [0, 0]) => Ok(number),
+        _ => Err(HandoffError::Unused("next server")),
     }
 }
 
@@ -184,10 +242,10 @@ impl Message<'_> {
         }
         let flow = parse_flow(head)?;
         let generation = u64::from_be_bytes(array(head, field::GENERATION.start));
-        match (kind, generation) {
-            (Kind::Reclaim, 1..) => return Err(HandoffError::Unused("generation")),
-            (Kind::Reclaim, 0) | (_, 1..) => {}
-            (_, 0) => return Err(HandoffError::Missing("generation")),
+        match (kind.has_generation(), generation) {
+            (false, 1..) => return Err(HandoffError::Unused("generation")),
+            (true, 0) => return Err(HandoffError::Missing("generation")),
+            (false, 0) | (true, 1..) => {}
         }
         Ok(Message { flow, generation, body: Body::parse(kind, body)? })
     }

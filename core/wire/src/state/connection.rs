@@ -7,6 +7,7 @@ use super::attachment::{ATTACHMENT_BYTES_MAX, Attachment, PROTOCOL_BYTES_MAX};
 use super::error::StateError;
 use super::features::Features;
 use super::fields::{QUEUE_BYTES_MAX, RANGES_MAX, Reader, Writer};
+use super::handed_request::{HANDED_REQUEST_BYTES, HandedRequest};
 use super::recovery::Recovery;
 use crate::{Bytes, Chunks};
 
@@ -45,6 +46,8 @@ pub struct ConnectionState {
     pub recovery: Option<Recovery>,
     /// The application's own bytes. A stack neither writes nor reads them.
     pub attachment: Option<Attachment>,
+    /// The request that moves with the connection, if it is handed off.
+    pub request: Option<HandedRequest>,
 }
 
 /// The options negotiated in the SYNs.
@@ -141,10 +144,12 @@ pub struct Receiving {
     pub late: Vec<(u64, Bytes)>,
 }
 
-/// Maximum number of optional features of a state.
-const OPTIONAL_MAX: usize = 64;
-/// Maximum bytes of one optional feature.
-const OPTIONAL_BYTES_MAX: usize = 4096;
+/// Maximum number of extensions of a state.
+const EXTENSIONS_MAX: usize = 64;
+/// Maximum bytes of one extension.
+const EXTENSION_BYTES_MAX: usize = 4096;
+/// The extension with a [`HandedRequest`].
+const EXTENSION_REQUEST: u16 = 1;
 
 impl ConnectionState {
     /// The features that an importing end must have.
@@ -152,6 +157,7 @@ impl ConnectionState {
         let needed = |is_used, feature| if is_used { feature } else { Features::default() };
         needed(self.receiving.gate.is_some(), Features::GATE)
             .with(needed(self.attachment.is_some(), Features::ATTACHMENT))
+            .with(needed(self.request.is_some(), Features::REQUEST))
     }
 
     pub(super) fn write(&self, out: &mut Writer) {
@@ -170,11 +176,16 @@ impl ConnectionState {
             out.bytes(attachment.protocol().as_bytes());
             out.data(attachment.bytes());
         });
-        out.length(0); // optional features
+        out.length(usize::from(self.request.is_some()));
+        if let Some(request) = &self.request {
+            out.u16(EXTENSION_REQUEST);
+            out.length(HANDED_REQUEST_BYTES);
+            request.write(out);
+        }
     }
 
     pub(super) fn read(from: &mut Reader<'_>) -> Result<ConnectionState, StateError> {
-        let state = ConnectionState {
+        let mut state = ConnectionState {
             local: from.address()?,
             peer: from.address()?,
             stage: match from.u8()? {
@@ -193,9 +204,26 @@ impl ConnectionState {
             received_age_ns: from.u64()?,
             recovery: from.option(Recovery::read)?,
             attachment: from.since_version_2(|from| from.option(read_attachment))?.flatten(),
+            request: None,
         };
-        from.since_version_2(skip_optional_features)?;
+        from.since_version_2(|from| state.read_extensions(from))?;
         Ok(state)
+    }
+
+    /// Extensions, each with a number and bytes. A reader skips those that it does not know. One that it must know has a bit
+    /// among the needed features, too.
+    fn read_extensions(&mut self, from: &mut Reader<'_>) -> Result<(), StateError> {
+        from.each(EXTENSIONS_MAX, "extensions", |from| {
+            let number = from.u16()?;
+            if number != EXTENSION_REQUEST {
+                return from.bytes(EXTENSION_BYTES_MAX, "bytes of an extension").map(drop);
+            }
+            if from.u32()? as usize != HANDED_REQUEST_BYTES || self.request.is_some() {
+                return Err(StateError::Field("extension with a request"));
+            }
+            self.request = Some(HandedRequest::read(from)?);
+            Ok(())
+        })
     }
 }
 
@@ -204,14 +232,6 @@ fn read_attachment(from: &mut Reader<'_>) -> Result<Attachment, StateError> {
     let bytes = from.data_joined(ATTACHMENT_BYTES_MAX, "attached bytes")?;
     let protocol = core::str::from_utf8(protocol).unwrap_or_default();
     Attachment::new(protocol, bytes).map_err(|_| StateError::Field("protocol of the attachment"))
-}
-
-/// Optional features, each with a number and bytes. A reader skips those that it does not know; this version knows none.
-fn skip_optional_features(from: &mut Reader<'_>) -> Result<(), StateError> {
-    from.each(OPTIONAL_MAX, "optional features", |from| {
-        from.u16()?;
-        from.bytes(OPTIONAL_BYTES_MAX, "bytes of an optional feature").map(drop)
-    })
 }
 
 impl Stamps {

@@ -6,16 +6,21 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(u32);
 
-const NAMES: [(Features, &str); 2] =
-    [(Features::GATE, "held acknowledgements"), (Features::ATTACHMENT, "an attachment")];
+const NAMES: [(Features, &str); 3] = [
+    (Features::GATE, "held acknowledgements"),
+    (Features::ATTACHMENT, "an attachment"),
+    (Features::REQUEST, "a request to serve"),
+];
 
 impl Features {
     /// Acknowledgements are held back (PostMan §4.2): an end without this feature would acknowledge bytes too early.
     pub const GATE: Features = Features(1);
     /// The application has attached bytes, which the importing application must get.
     pub const ATTACHMENT: Features = Features(2);
+    /// A request moves with the connection: an end without this feature would neither serve nor return it.
+    pub const REQUEST: Features = Features(4);
     /// All features of this version.
-    pub const KNOWN: Features = Features(3);
+    pub const KNOWN: Features = Features(7);
 
     /// The set with these bits, known or not.
     pub const fn from_bits(bits: u32) -> Features {
@@ -72,10 +77,12 @@ mod tests {
 
     #[test]
     fn features_are_named_and_unknown_ones_have_their_bits() {
-        let all = Features::from_bits(0x8003);
-        assert_eq!(all.to_string(), "held acknowledgements, an attachment, unknown features (bits 0x8000)");
+        let all = Features::from_bits(0x8007);
+        let names =
+            "held acknowledgements, an attachment, a request to serve, unknown features (bits 0x8000)";
+        assert_eq!(all.to_string(), names);
         assert_eq!(all.without(Features::KNOWN), Features::from_bits(0x8000));
-        assert_eq!(Features::GATE.with(Features::ATTACHMENT), Features::KNOWN);
+        assert_eq!(Features::GATE.with(Features::ATTACHMENT).with(Features::REQUEST), Features::KNOWN);
         assert_eq!(Features::ATTACHMENT.to_string(), "an attachment");
     }
 }

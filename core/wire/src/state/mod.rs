@@ -11,7 +11,8 @@
 //! Queued bytes are chunks that the state shares with the exporting stack, or with the buffer that it was read from:
 //! neither [`ConnectionState::encode`] nor [`ConnectionState::decode`] copies them. docs/wire.md has the layout.
 //!
-//! - `connection`: the state and its fields; `recovery`: those of loss recovery; `attachment`: the application's bytes
+//! - `connection`: the state and its fields; `recovery`: those of loss recovery; `attachment`: the application's bytes;
+//!   `handed_request`: the request that moves with the connection
 //! - `features`: what a reader must know
 //! - `fields`: reads and writes numbers and bytes; `layout`: head, data and checksum
 //! - `error`: why bytes are not a state
@@ -21,6 +22,7 @@ mod connection;
 mod error;
 mod features;
 mod fields;
+mod handed_request;
 mod layout;
 mod recovery;
 
@@ -29,4 +31,5 @@ pub use connection::{Agreed, ConnectionState, Finish, Receiving, Sending, Stage,
 pub use error::StateError;
 pub use features::Features;
 pub use fields::{QUEUE_BYTES_MAX, RANGES_MAX};
+pub use handed_request::{HandedRequest, Purpose};
 pub use recovery::{Controller, Epoch, Phase, Recovery, SEGMENTS_MAX, Segment, Undo};
