@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use spillway_batch::{CloseReason, LinkError, RefuseReason, ServerEvent};
-use spillway_moves::{Arrival, Attachment, Movable};
+use spillway_moves::{Arrival, Attachment, Movable, OwnLoad, RequestCommand, RequestEvent};
 use spillway_transport::{Application, Conn, Event, HostLimit, LostReason, Time, Transport};
 
 use crate::clients::{Clients, Finish};
@@ -265,6 +265,23 @@ impl<A: Movable> Movable for Linked<A> {
 
     fn knows_protocol(&self, protocol: &str) -> bool {
         self.application.knows_protocol(protocol)
+    }
+
+    fn own_load(&mut self, now: Time) -> OwnLoad {
+        self.application.own_load(now)
+    }
+
+    fn serves_requests(&self) -> bool {
+        self.application.serves_requests()
+    }
+
+    /// Helped clients' connections do not move: the server answers such a command by [`RequestEvent::Stays`].
+    fn poll_request_command(&mut self, now: Time) -> Option<(Conn, RequestCommand)> {
+        self.application.poll_request_command(now)
+    }
+
+    fn on_request<T: Transport>(&mut self, now: Time, event: RequestEvent, out: &mut T) {
+        self.application.on_request(now, event, &mut Out { out, links: &mut self.links });
     }
 
     fn on_migrated<T: Transport>(&mut self, now: Time, conn: Conn, arrival: &Arrival<'_>, out: &mut T) {

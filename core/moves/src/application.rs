@@ -3,8 +3,12 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use spillway_handoff::{HandedRequest, RequestOutcome};
 use spillway_transport::{Application, Conn, Time, Transport};
 use spillway_wire::state::Attachment;
+use spillway_wire::switch::{Flow, ServerId};
+
+use crate::orders::OrderResult;
 
 /// A connection that has come from another server, or has come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +19,49 @@ pub struct Arrival<'a> {
     pub listener: Option<u16>,
     /// What [`Movable::leave`] has returned at the other server.
     pub attachment: Option<&'a Attachment>,
+    /// The request that has come with the connection, if it was handed off. With the purpose
+    /// [`Serve`](spillway_handoff::Purpose::Serve) or [`NotServed`](spillway_handoff::Purpose::NotServed) this server is to
+    /// serve it. `None` also for a connection that comes back: [`RequestEvent::Stays`] follows.
+    pub request: Option<HandedRequest>,
     /// The connection was exported here, and comes back because the move has failed.
     pub is_return: bool,
+}
+
+/// What the application wants for the request of a connection (Prism §4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestCommand {
+    /// Moves the request, with its connection, to this server, which serves it. The application is not asked for a safe
+    /// point: [`Movable::leave`] attaches the request, and what the client has sent after it.
+    HandOff(ServerId),
+    /// Returns a request of another server to it, with the connection.
+    Return {
+        /// Otherwise the request was not executed, not even in part.
+        is_served: bool,
+    },
+    /// A request that came with its connection was served here: its origin learns it, and the connection stays. The next
+    /// request of the connection is this server's own.
+    Served,
+}
+
+/// What the application learns about requests that it has handed off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestEvent {
+    /// The request, and its connection, are here: no other server has executed it.
+    Stays {
+        /// The connection, whose bytes and attachment are here again if it was exported. It may have ended meanwhile.
+        conn: Conn,
+        /// Why it has not moved.
+        why: OrderResult,
+    },
+    /// A request of this server has ended elsewhere.
+    Ended {
+        /// The flow of its connection.
+        flow: Flow,
+        /// Its number at this server.
+        number: u64,
+        /// How it ended.
+        outcome: RequestOutcome,
+    },
 }
 
 /// The load of an application whose requests wait for something else than the server's thread, such as a disk.
@@ -51,6 +96,23 @@ pub trait Movable: Application {
     fn knows_protocol(&self, protocol: &str) -> bool {
         let _ = protocol;
         false
+    }
+
+    /// Whether this application serves requests that other servers have read. If not, a connection that moves with one is
+    /// refused and stays at the other server.
+    fn serves_requests(&self) -> bool {
+        false
+    }
+
+    /// The next command about the request of a connection that is here.
+    fn poll_request_command(&mut self, now: Time) -> Option<(Conn, RequestCommand)> {
+        let _ = now;
+        None
+    }
+
+    /// Something has become of a request that was handed off.
+    fn on_request<T: Transport>(&mut self, now: Time, event: RequestEvent, out: &mut T) {
+        let _ = (now, event, out);
     }
 
     /// The application's own load since the last call, which counts if it is larger than that of the server's thread. By

@@ -8,7 +8,7 @@ use spillway_tcp::{ExportError, ImportError, Importable, Stack};
 use spillway_transport::{Chunk, Conn, Full, Time, Transport};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::state::{Attachment, ConnectionState, StateError};
+use spillway_wire::state::{Attachment, ConnectionState, HandedRequest, StateError};
 use spillway_wire::switch::{Endpoint, Flow};
 
 /// A state with this number of bytes to send is accepted also if this server's send buffer is smaller: the buffer of the
@@ -24,8 +24,8 @@ pub struct Connections {
     flows: BTreeMap<Conn, Flow>,
     /// The inverse of `flows`.
     conns: BTreeMap<Flow, Conn>,
-    /// Flows whose connections the application has aborted since the last [`take_aborted`](Self::take_aborted).
-    aborted: Vec<Flow>,
+    /// Connections that the application has aborted since the last [`take_aborted`](Self::take_aborted).
+    aborted: Vec<(Conn, Flow)>,
 }
 
 impl Connections {
@@ -52,6 +52,17 @@ impl Connections {
     /// The flow of a connection that a client of a service has opened.
     pub fn flow(&self, conn: Conn) -> Option<Flow> {
         self.flows.get(&conn).copied()
+    }
+
+    /// As [`flow`](Self::flow), also of a connection that was aborted since the last [`take_aborted`](Self::take_aborted).
+    pub(crate) fn flow_until_taken(&self, conn: Conn) -> Option<Flow> {
+        let aborted = || self.aborted.iter().find(|(aborted, _)| *aborted == conn).map(|(_, flow)| *flow);
+        self.flow(conn).or_else(aborted)
+    }
+
+    /// Whether the application has aborted connections since the last [`take_aborted`](Self::take_aborted).
+    pub(crate) fn has_aborted(&self) -> bool {
+        !self.aborted.is_empty()
     }
 
     /// The connection of a flow, if it is here.
@@ -96,7 +107,7 @@ impl Connections {
 
     /// Flows whose connections the application has aborted.
     pub(crate) fn take_aborted(&mut self) -> Vec<Flow> {
-        core::mem::take(&mut self.aborted)
+        core::mem::take(&mut self.aborted).into_iter().map(|(_, flow)| flow).collect()
     }
 
     /// Removes a connection from the stack. Returns its state.
@@ -155,8 +166,9 @@ impl Connections {
             ImportError::TooMuch(_) => Reason::TooLarge,
             ImportError::Present | ImportError::Contradiction(_) => Reason::Invalid,
         })?;
-        let ConnectionState { peer, listener, attachment, sending, .. } = state;
-        Ok(ExportedConnection { importable, peer, listener, attachment, queued: sending.queue.len() })
+        let ConnectionState { peer, listener, attachment, request, sending, .. } = state;
+        let queued = sending.queue.len();
+        Ok(ExportedConnection { importable, peer, listener, attachment, request, queued })
     }
 
     /// Imports a connection. `None` if the stack cannot import it any more.
@@ -174,6 +186,7 @@ pub(crate) struct ExportedConnection {
     pub(crate) peer: SocketAddr,
     pub(crate) listener: Option<u16>,
     pub(crate) attachment: Option<Attachment>,
+    pub(crate) request: Option<HandedRequest>,
     /// Bytes to send.
     queued: usize,
 }
@@ -239,7 +252,7 @@ impl Transport for Connections {
         self.stack.abort(conn);
         // No event follows, but the agent must learn that the connection has ended.
         let flow = self.remove(conn);
-        self.aborted.extend(flow);
+        self.aborted.extend(flow.map(|flow| (conn, flow)));
     }
 }
 

@@ -4,6 +4,7 @@
 //! - `server`: [`Server`] has the verbs of a driver, in turns as those of [`spillway_tcp::drive`]
 //! - `application`: what an application adds to an [`Application`](spillway_transport::Application): [`Movable`]
 //! - `connections`: the stack, and the flows of its connections: the application's transport
+//! - `commands`: commands about requests that are handed off, which wait
 //! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
 //! - `orders`: moves that wait until the application's request has ended
 //! - `incidents`: what has gone wrong, for logs and checks
@@ -20,6 +21,7 @@ extern crate alloc;
 
 mod application;
 mod blackout;
+mod commands;
 mod connections;
 mod ends;
 mod incidents;
@@ -30,7 +32,7 @@ mod reply_source;
 mod reservations;
 mod server;
 
-pub use application::{Arrival, Movable, OwnLoad};
+pub use application::{Arrival, Movable, OwnLoad, RequestCommand, RequestEvent};
 pub use blackout::{BLACKOUT_BOUNDS_US, BlackoutCounts};
 pub use connections::Connections;
 pub use incidents::{Incident, Loss};
@@ -38,7 +40,7 @@ pub use meter::Meter;
 pub use orders::{Order, OrderError, OrderResult};
 pub use policy::{DecisionCounts, PolicySettings};
 pub use server::{Counters, Server};
-pub use spillway_handoff::{End, Step, TracedMove};
+pub use spillway_handoff::{End, HandedRequest, Purpose, RequestOutcome, Step, TracedMove};
 pub use spillway_policy::migration::{
     Decision, MoveLimits, MovePolicy, ProactiveSettings, ReactiveSettings, Reason, Target,
 };

@@ -3,13 +3,14 @@
 mod drive;
 mod events;
 mod moving;
+mod requests;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use spillway_handoff::{Agent, TracedMove, Transmit};
+use spillway_handoff::{Agent, HandedRequest, TracedMove, Transmit};
 use spillway_policy::migration::Decision;
 use spillway_policy::{OutOfBounds, Override};
 use spillway_tcp::Stack;
@@ -18,6 +19,7 @@ use spillway_wire::switch::{Endpoint, Flow, ServerId};
 
 use crate::application::Movable;
 use crate::blackout::{BlackoutCounts, Blackouts};
+use crate::commands::WaitingCommands;
 use crate::connections::Connections;
 use crate::ends::Ends;
 use crate::incidents::{Incident, Incidents};
@@ -49,6 +51,9 @@ pub struct Server {
     orders: Orders,
     /// Flows that the agent exports when all frames have been sent.
     exports: VecDeque<Flow>,
+    /// Requests that have come with their connections, and are neither served nor on their way to another server.
+    requests: BTreeMap<Flow, HandedRequest>,
+    commands: WaitingCommands,
     reservations: Reservations,
     policy: Policy,
     /// Requests since the last look at the load.
@@ -95,6 +100,8 @@ impl Server {
             connections_max,
             orders: Orders::default(),
             exports: VecDeque::new(),
+            requests: BTreeMap::new(),
+            commands: WaitingCommands::default(),
             reservations: Reservations::default(),
             policy: Policy::none(),
             served: 0,
@@ -302,6 +309,7 @@ impl Server {
     pub fn poll_own_timeout(&self) -> Option<Time> {
         let stack = [self.connections.stack().poll_timeout(), self.orders.poll_timeout()];
         let agent = self.agent.as_ref().map(Agent::poll_timeout);
-        stack.into_iter().chain([agent, self.policy.poll_timeout()]).flatten().min()
+        let others = [agent, self.policy.poll_timeout(), self.commands.poll_timeout()];
+        stack.into_iter().chain(others).flatten().min()
     }
 }

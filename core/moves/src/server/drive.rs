@@ -72,9 +72,10 @@ impl Server {
         while self.pass_events(application, now) {
             application.end_of_turn(now, &mut self.connections);
         }
+        let has_commands = self.run_request_commands(application, now);
         self.order_decided(now);
-        if self.begin_moves(application, now) {
-            // *prepare* leaves in this turn.
+        if self.begin_moves(application, now) || has_commands {
+            // *prepare*, or a report about a request, leaves in this turn.
             self.run_agent_timers(now);
         }
         self.run_agent(application, now);
@@ -131,6 +132,10 @@ impl Server {
             has_events = true;
             self.pass_event(application, now, conn, &event);
         }
+        if self.connections.has_aborted() {
+            // The application may have served the connections' requests just before.
+            self.run_request_commands(application, now);
+        }
         for flow in self.connections.take_aborted() {
             self.connection_ended(now, flow);
         }
@@ -156,6 +161,8 @@ impl Server {
             StackEvent::Room => Event::Room,
             StackEvent::Finished => Event::Finished,
             StackEvent::Lost(reason) => {
+                // The application may have served the connection's request just before.
+                self.run_request_commands(application, now);
                 if let Some(flow) = self.connections.remove(conn) {
                     self.connection_ended(now, flow);
                 }

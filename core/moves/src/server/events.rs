@@ -65,6 +65,9 @@ impl Server {
                 self.incidents.add(Incident::Refused(flow, reason));
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
+            Event::Request { flow, number, outcome } => {
+                self.pass_request_event(application, now, (flow, number), outcome);
+            }
         }
     }
 
@@ -83,6 +86,9 @@ impl Server {
         let connection = self.connections.read_coming(now, state, (&flow, place))?;
         let attachment = connection.attachment.as_ref();
         if attachment.is_some_and(|attachment| !application.knows_protocol(attachment.protocol())) {
+            return Err(Reason::Feature);
+        }
+        if connection.request.is_some() && !application.serves_requests() {
             return Err(Reason::Feature);
         }
         let source = self.agent.as_ref().and_then(|agent| agent.source_of(&flow));
@@ -104,11 +110,17 @@ impl Server {
         connection: Option<ExportedConnection>,
         (is_return, source): (bool, Option<ServerId>),
     ) {
+        // That of a connection that comes back is here already.
+        let request = connection.as_ref().and_then(|connection| connection.request).filter(|_| !is_return);
+        if let Some(request) = request {
+            self.request_arrived(flow, request);
+        }
         let imported =
             connection.and_then(|ExportedConnection { importable, peer, listener, attachment, .. }| {
                 Some((self.connections.import(now, flow, importable)?, peer, listener, attachment))
             });
         let Some((conn, peer, listener, attachment)) = imported else {
+            self.end_request(now, flow);
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
             self.lost(flow, Loss::NotImported);
@@ -121,7 +133,7 @@ impl Server {
             self.with_agent(|agent| agent.record_step(&flow, Step::Import));
             self.policy.join(now, flow, source);
         }
-        let arrival = Arrival { peer, listener, attachment: attachment.as_ref(), is_return };
+        let arrival = Arrival { peer, listener, attachment: attachment.as_ref(), request, is_return };
         application.on_migrated(now, conn, &arrival, &mut self.connections);
         self.pass_events(application, now);
     }
@@ -150,6 +162,7 @@ impl Server {
             self.lost(flow, Loss::Dropped(cause));
             self.end_order(now, &flow, OrderResult::Closed);
             self.policy.leave(&flow);
+            self.end_request(now, flow);
             let lost = ApplicationEvent::Lost(LostReason::Failed);
             application.handle(now, conn, lost, &mut self.connections);
         }
@@ -162,6 +175,7 @@ impl Server {
     fn end_move(&mut self, now: Time, flow: Flow, result: MoveResult) {
         self.reservations.end_away(&flow);
         self.blackouts.end(now, &flow, result);
+        self.leave_request(&flow, result);
         match result {
             MoveResult::Moved => self.counters.moved += 1,
             MoveResult::Kept(_) if self.orders.wait_again(&flow) => return,

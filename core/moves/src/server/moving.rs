@@ -26,7 +26,7 @@ impl Server {
                 self.end_order(now, &flow, OrderResult::Closed);
                 continue;
             };
-            if !application.is_at_safe_point(conn) {
+            if self.requests.contains_key(&flow) || !application.is_at_safe_point(conn) {
                 if self.orders.wait(now, &flow) {
                     self.end_order(now, &flow, OrderResult::Busy);
                 }
@@ -72,7 +72,8 @@ impl Server {
         let Some(conn) = self.connections.conn(&flow) else {
             return self.with_agent(|agent| agent.not_exported(now, flow));
         };
-        if !application.is_at_safe_point(conn) {
+        let request = self.agent.as_ref().and_then(|agent| agent.leaving_request(&flow));
+        if request.is_none() && !application.is_at_safe_point(conn) {
             // The packets of the rest of the request wait at the target, which returns them.
             self.counters.stopped += 1;
             self.orders.stop(&flow);
@@ -84,6 +85,7 @@ impl Server {
                 self.reservations.add_away(flow);
                 self.keep_places();
                 state.attachment = application.leave(now, conn);
+                state.request = request;
                 self.blackouts.begin(now, flow);
                 self.with_agent(|agent| agent.exported(now, flow, state.encode()));
             }
@@ -96,5 +98,6 @@ impl Server {
         self.with_agent(|agent| agent.connection_ended(now, flow));
         self.end_order(now, &flow, OrderResult::Closed);
         self.policy.leave(&flow);
+        self.end_request(now, flow);
     }
 }

@@ -2,11 +2,13 @@
 
 mod away;
 mod client;
+mod divided;
 mod echo;
 mod measures;
 mod orders;
 mod policy;
 mod rack;
+mod requests;
 #[path = "../../../handoff/tests/support/service.rs"]
 mod service;
 mod streams;

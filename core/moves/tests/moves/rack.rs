@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use spillway_handoff::{Agent, Limits, Transmit};
-use spillway_moves::{Counters, Decision, Meter, Order, OrderError, OrderResult, Server};
+use spillway_moves::{Counters, Decision, Meter, Movable, Order, OrderError, OrderResult, Server};
 use spillway_rules::{Action, Switch};
 use spillway_tcp::{Listener, Resolver, Settings, Stack, isn};
 use spillway_transport::{Time, Transport};
@@ -54,9 +54,9 @@ fn server(now: Time, number: u8, connections_max: u32) -> Server {
 }
 
 /// A server's host.
-pub struct Host {
+pub struct Host<A> {
     pub server: Server,
-    pub echo: Echo,
+    pub echo: A,
     frames: VecDeque<Vec<u8>>,
     /// Frames that the server handles in a turn; the others wait.
     pub frames_max: usize,
@@ -72,7 +72,7 @@ pub struct Host {
     pub decisions: Vec<(Time, Flow, Decision)>,
 }
 
-impl Host {
+impl<A: Movable> Host<A> {
     /// A turn handles this number of frames; as many as it can handle take its whole time.
     fn look(&mut self, now: Time, frames: usize) {
         self.meter.record_turn(now, frames, self.frames.is_empty());
@@ -86,11 +86,11 @@ impl Host {
     }
 }
 
-pub struct Rack {
+pub struct Rack<A = Echo> {
     pub now: Time,
     switch: Switch,
     /// Servers 1 and 2. Server 1 is the original owner.
-    pub hosts: [Host; 2],
+    pub hosts: [Host<A>; 2],
     pub client: Client,
     /// Further clients.
     pub others: Vec<Client>,
@@ -109,10 +109,26 @@ pub struct Rack {
 impl Rack {
     /// A rack whose client has an open connection to server 1. `connections_max` limits server 2; server 1 has 100.
     pub fn new(connections_max: u32) -> Rack {
+        let rack = Rack::with_applications([Echo::default(), Echo::default()], connections_max);
+        assert_eq!(rack.hosts[0].echo.here.len(), 1, "the client should be connected");
+        rack
+    }
+
+    /// Further clients connect, each with an address of its own.
+    pub fn connect_others(&mut self, number: u8) {
+        (0..number).for_each(|_| self.connect_another());
+        self.run(Duration::from_millis(20));
+        assert_eq!(self.hosts[0].echo.here.len(), usize::from(number) + 1, "all clients should be connected");
+    }
+}
+
+impl<A: Movable> Rack<A> {
+    /// As [`new`](Rack::new), with an application for each server.
+    pub fn with_applications([first, second]: [A; 2], connections_max: u32) -> Rack<A> {
         let now = Time(1_000_000_000);
-        let host = |number, connections_max| Host {
+        let host = |number, echo, connections_max| Host {
             server: server(now, number, connections_max),
-            echo: Echo::default(),
+            echo,
             frames: VecDeque::new(),
             frames_max: usize::MAX,
             meter: Meter::new(now, Duration::ZERO),
@@ -126,7 +142,7 @@ impl Rack {
         let mut rack = Rack {
             now,
             switch: switch(7_000),
-            hosts: [host(1, 100), host(2, connections_max)],
+            hosts: [host(1, first, 100), host(2, second, connections_max)],
             client: Client::new(stack(now, CLIENT, end("10.0.0.2:0").ip(), 100)),
             others: Vec::new(),
             client_frames: VecDeque::new(),
@@ -139,15 +155,8 @@ impl Rack {
         rack.run(Duration::from_millis(200));
         rack.client.connect(now, place(1));
         rack.run(Duration::from_millis(20));
-        assert_eq!(rack.hosts[0].echo.here.len(), 1, "the client should be connected");
+        assert!(rack.client.is_open, "the client should be connected");
         rack
-    }
-
-    /// Further clients connect, each with an address of its own.
-    pub fn connect_others(&mut self, number: u8) {
-        (0..number).for_each(|_| self.connect_another());
-        self.run(Duration::from_millis(20));
-        assert_eq!(self.hosts[0].echo.here.len(), usize::from(number) + 1, "all clients should be connected");
     }
 
     /// Another client begins to connect.
@@ -194,7 +203,7 @@ impl Rack {
         self.switch = switch(8_000);
     }
 
-    pub fn host(&mut self, number: u8) -> &mut Host {
+    pub fn host(&mut self, number: u8) -> &mut Host<A> {
         &mut self.hosts[usize::from(number) - 1]
     }
 
@@ -221,7 +230,7 @@ impl Rack {
 
     /// Runs until a condition holds; at most 20 s.
     #[track_caller]
-    pub fn run_until(&mut self, what: &str, mut is_true: impl FnMut(&mut Rack) -> bool) {
+    pub fn run_until(&mut self, what: &str, mut is_true: impl FnMut(&mut Rack<A>) -> bool) {
         let until = self.now + Duration::from_secs(20);
         while !is_true(self) {
             assert!(self.now < until, "{what}: not after 20 s");

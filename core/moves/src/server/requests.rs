@@ -1,0 +1,113 @@
+//! Requests that move with their connections: the application's commands, and what it learns.
+
+use spillway_handoff::{HandedRequest, MoveError, MoveResult, Purpose, RequestOutcome};
+use spillway_transport::{Conn, Time};
+use spillway_wire::switch::Flow;
+
+use super::Server;
+use crate::application::{Movable, RequestCommand, RequestEvent};
+use crate::orders::OrderResult;
+
+/// How often an application may answer [`RequestEvent::Stays`] by another command in one turn.
+const ROUNDS_MAX: usize = 4;
+
+impl Server {
+    /// Carries out the application's commands. One that must wait for another move of its connection is tried again later.
+    /// Returns whether there was one.
+    pub(super) fn run_request_commands<A: Movable>(&mut self, application: &mut A, now: Time) -> bool {
+        let mut due = self.commands.take_due(now);
+        let mut has_commands = false;
+        for _ in 0..ROUNDS_MAX {
+            due.extend(core::iter::from_fn(|| application.poll_request_command(now)));
+            if due.is_empty() {
+                return has_commands;
+            }
+            has_commands = true;
+            for (conn, command) in core::mem::take(&mut due) {
+                self.run_request_command(application, now, conn, command);
+            }
+        }
+        let rest = core::iter::from_fn(|| application.poll_request_command(now));
+        rest.for_each(|(conn, command)| self.commands.wait(now, conn, command));
+        has_commands
+    }
+
+    fn run_request_command<A: Movable>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        conn: Conn,
+        command: RequestCommand,
+    ) {
+        let result = match self.connections.flow_until_taken(conn) {
+            Some(flow) => self.begin_request(now, flow, command),
+            // Also if the connection has just ended.
+            None => Err(MoveError::NotOwned),
+        };
+        match result {
+            Ok(()) => {}
+            Err(MoveError::Moving) => self.commands.wait(now, conn, command),
+            Err(error) => {
+                let event = RequestEvent::Stays { conn, why: OrderResult::Refused(error) };
+                application.on_request(now, event, &mut self.connections);
+            }
+        }
+    }
+
+    fn begin_request(&mut self, now: Time, flow: Flow, command: RequestCommand) -> Result<(), MoveError> {
+        let agent = self.agent.as_mut().ok_or(MoveError::NotOwned)?;
+        let request = self.requests.get(&flow).copied();
+        match command {
+            RequestCommand::HandOff(to) => agent.hand_off(now, flow, to, request),
+            RequestCommand::Return { is_served } => {
+                agent.hand_back(now, flow, request.ok_or(MoveError::NotOwned)?, is_served)
+            }
+            RequestCommand::Served => {
+                if let Some(request) = self.requests.remove(&flow) {
+                    agent.request_served(now, flow, &request);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A connection has come with a request.
+    pub(super) fn request_arrived(&mut self, flow: Flow, request: HandedRequest) {
+        self.with_agent(|agent| agent.request_arrived(&request));
+        if request.purpose != Purpose::Served {
+            self.requests.insert(flow, request);
+        }
+    }
+
+    /// The connection of a flow has ended here, and with it the request that came with it.
+    pub(super) fn end_request(&mut self, now: Time, flow: Flow) {
+        if let Some(request) = self.requests.remove(&flow) {
+            self.with_agent(|agent| agent.request_abandoned(now, flow, &request));
+        }
+    }
+
+    /// The move of a connection has ended: its request is here no more, if the connection is not.
+    pub(super) fn leave_request(&mut self, flow: &Flow, result: MoveResult) {
+        if matches!(result, MoveResult::Moved | MoveResult::LetGo) {
+            self.requests.remove(flow);
+        }
+    }
+
+    pub(super) fn pass_request_event<A: Movable>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        (flow, number): (Flow, u64),
+        outcome: RequestOutcome,
+    ) {
+        let event = match outcome {
+            RequestOutcome::Stays(result) => {
+                // Otherwise the connection has ended meanwhile, as another event tells.
+                let Some(conn) = self.connections.conn(&flow) else { return };
+                RequestEvent::Stays { conn, why: OrderResult::Ended(result) }
+            }
+            outcome => RequestEvent::Ended { flow, number, outcome },
+        };
+        application.on_request(now, event, &mut self.connections);
+    }
+}
