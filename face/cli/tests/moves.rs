@@ -187,6 +187,49 @@ fn the_proactive_policy_alone_relieves_an_overloaded_server_and_nothing_is_lost(
     scene.close();
 }
 
+/// Each of two servers has a part of the targets, and hands the requests for the other part off. Each curl sends all of its
+/// requests on one connection.
+#[test]
+fn curl_gets_each_response_from_the_server_that_has_its_target() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start_partitioned(&scene);
+    let curls: Vec<_> = (0..CURLS)
+        .map(|number| {
+            let url = format!("http://{}/[1-{CURL_REQUESTS}]", scene.service());
+            let report = " %{http_code} %{num_connects} %header{served-by}\\n";
+            let options = ["--silent", "--show-error", "--max-time", "60", "--write-out", report, &url];
+            scene.client.spawn(&Launch::new("curl").args(options).name(&format!("curl-{number}"))).unwrap()
+        })
+        .collect();
+    let outputs: Vec<String> = curls
+        .into_iter()
+        .map(|mut curl| {
+            let ended = curl.wait(PATIENCE).expect("curl has ended");
+            assert!(ended.success(), "{ended}: {}", curl.stderr().unwrap());
+            curl.stdout().unwrap()
+        })
+        .collect();
+    let served_by: Vec<&str> = outputs[0].lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+    let line = |(at, server): (usize, &&str)| format!("/{} 200 {} {server}\n", at + 1, u8::from(at == 0));
+    let expected: String = served_by.iter().enumerate().map(line).collect();
+    for (number, output) in outputs.iter().enumerate() {
+        assert_eq!(*output, expected, "curl {number}");
+    }
+    for server in ["a", "b"] {
+        let targets = served_by.iter().filter(|name| **name == server).count();
+        assert!(targets > CURL_REQUESTS / 3, "{targets} of {CURL_REQUESTS} targets belong to {server}");
+    }
+    let changes = served_by.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    let first = usize::from(served_by[0] == "b");
+    let moves = CURLS * (changes + first);
+    println!("{moves} requests of {} were handed off", CURLS * CURL_REQUESTS);
+    servers.check_moves(moves);
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
 /// The connections of curl move back and forth between two requests. Each curl sends all of its requests on one connection.
 #[test]
 fn curl_gets_all_responses_on_one_connection_that_moves() {

@@ -45,8 +45,8 @@ pub use settings::{EngineSettings, Measuring, MoveSettings, PeerServer};
 pub use spillway_batch::AddressRange;
 pub use spillway_links::Linked;
 pub use spillway_moves::{
-    Arrival, Attachment, AttachmentError, Movable, MovePolicy, OrderError, OrderResult, Override, OwnLoad,
-    PolicySettings,
+    Arrival, Attachment, AttachmentError, HandedRequest, Movable, MovePolicy, OrderError, OrderResult,
+    Override, OwnLoad, PolicySettings, Purpose, RequestCommand, RequestEvent, RequestOutcome,
 };
 pub use spillway_wire::switch::ServerId;
 pub use status::{BlackoutStatus, MoveCounts, PolicyStatus, ServerStatus};

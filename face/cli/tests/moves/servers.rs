@@ -32,17 +32,29 @@ impl Servers {
     /// As [`start`](Servers::start), with a policy for moves, and further options.
     pub fn start_with_policy(scene: &Scene, command: &str, policy: &str, further: &[&str]) -> Servers {
         let peers = write_peers(scene, "peers", policy);
-        Servers::start_with_peers(scene, command, [&peers, &peers], further)
+        Servers::start_with_peers(scene, command, [&peers, &peers], |_| further)
     }
 
     /// The servers do not have the same key.
     pub fn start_with_different_keys(scene: &Scene, command: &str) -> Servers {
         let peers = ["peers", "others"].map(|name| write_peers(scene, name, "none"));
-        Servers::start_with_peers(scene, command, [&peers[0], &peers[1]], &[])
+        Servers::start_with_peers(scene, command, [&peers[0], &peers[1]], |_| &[])
     }
 
-    /// `peers`: the file of each server.
-    fn start_with_peers(scene: &Scene, command: &str, peers: [&str; 2], further: &[&str]) -> Servers {
+    /// Servers of HTTP, each of which has a part of the targets.
+    pub fn start_partitioned(scene: &Scene) -> Servers {
+        let peers = write_peers(scene, "peers", "none");
+        let partition = |name: &str| if name == "a" { &["--partition", "a"] } else { &["--partition", "b"] };
+        Servers::start_with_peers(scene, "http", [&peers, &peers], |name| partition(name))
+    }
+
+    /// `peers`: the file of each server. `further`: options of the server with a name.
+    fn start_with_peers<'a>(
+        scene: &Scene,
+        command: &str,
+        peers: [&str; 2],
+        further: impl Fn(&str) -> &'a [&'a str],
+    ) -> Servers {
         let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
         assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());
         let sockets = ["a.sock", "b.sock"].map(|name| scene.scratch.path(name));
@@ -55,7 +67,7 @@ impl Servers {
                 .args([command])
                 .args(options)
                 .args(more)
-                .args(further);
+                .args(further(name));
             let mut process = host.spawn(&launch.name(name)).unwrap();
             eventually("the server is ready", || {
                 let ended = process.exit_status();

@@ -13,8 +13,19 @@ use crate::servers::{Http, RequestServer, StackArgs};
 pub(crate) struct Args {
     #[command(flatten)]
     args: StackArgs,
+
+    /// Serve only the targets of this server, which has this name among the peers, and hand the requests for others off to
+    /// their servers, with their connections. Responses name the server: Served-By
+    #[arg(long, value_name = "NAME", requires = "peers", conflicts_with = "work")]
+    partition: Option<String>,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    args.args.run("http", RequestServer::new(Http))
+    match args.partition.as_deref().map(|name| args.args.partition(name)).transpose() {
+        Ok(partition) => args.args.run("http", RequestServer::new(Http { partition })),
+        Err(error) => {
+            eprintln!("spillway-lab http: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

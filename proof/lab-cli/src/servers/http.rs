@@ -3,6 +3,9 @@
 //! Requests have no bodies. A request after which the start of the next one is not known is refused, and the connection is
 //! closed.
 
+use spillway_wire::switch::ServerId;
+
+use super::partition::Partition;
 use super::protocol::{Outcome, Protocol};
 use super::replies::Replies;
 
@@ -13,7 +16,10 @@ const FIELDS_MAX: usize = 64;
 
 /// The protocol. It keeps nothing between requests.
 #[derive(Debug, Default)]
-pub(crate) struct Http;
+pub(crate) struct Http {
+    /// The targets that this server has; `None`: all.
+    pub(crate) partition: Option<Partition>,
+}
 
 /// Why a request is refused: the status code and its phrase.
 type Refusal = &'static str;
@@ -22,11 +28,41 @@ const BAD_REQUEST: Refusal = "400 Bad Request";
 const HEAD_TOO_LARGE: Refusal = "431 Request Header Fields Too Large";
 const NOT_IMPLEMENTED: Refusal = "501 Not Implemented";
 const BAD_VERSION: Refusal = "505 HTTP Version Not Supported";
+const UNAVAILABLE: Refusal = "503 Service Unavailable";
+
+/// What is done with a request that is complete and valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// It is answered if this server has the target.
+    Answer,
+    /// It is refused: the server that has the target cannot be reached.
+    Refusal,
+}
+
+/// How a request was answered.
+enum Answered {
+    /// The connection stays open.
+    Stays,
+    /// The connection ends.
+    Ends,
+    /// Another server has the target.
+    Elsewhere(ServerId),
+}
 
 impl Protocol for Http {
     type Progress = ();
 
     fn execute(&mut self, input: &[u8], replies: &mut Replies, (): &mut ()) -> Outcome {
+        self.execute_as(Wanted::Answer, input, replies)
+    }
+
+    fn refuse(&mut self, input: &[u8], replies: &mut Replies) -> Outcome {
+        self.execute_as(Wanted::Refusal, input, replies)
+    }
+}
+
+impl Http {
+    fn execute_as(&self, wanted: Wanted, input: &[u8], replies: &mut Replies) -> Outcome {
         if replies.is_full() {
             return Outcome::Full;
         }
@@ -38,55 +74,72 @@ impl Protocol for Http {
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => Err(HEAD_TOO_LARGE),
             Err(httparse::Error::Version) => Err(BAD_VERSION),
             Err(_) => Err(BAD_REQUEST),
-            Ok(httparse::Status::Complete(bytes)) => answer(&request, replies).map(|stays| (bytes, stays)),
+            Ok(httparse::Status::Complete(bytes)) => {
+                self.answer(wanted, &request, replies).map(|answered| (bytes, answered))
+            }
         };
         match answered {
-            Ok((bytes, true)) => Outcome::Answered(bytes),
-            Ok((_, false)) => Outcome::Close,
+            Ok((bytes, Answered::Stays)) => Outcome::Answered(bytes),
+            Ok((_, Answered::Ends)) => Outcome::Close,
+            Ok((_, Answered::Elsewhere(server))) => Outcome::Elsewhere(server),
             Err(refusal) => {
                 // Without a body, so that the response is right for every method.
-                push(replies, refusal, false, "", true);
+                self.push(replies, refusal, false, "", true);
                 Outcome::Close
             }
         }
     }
-}
 
-/// Answers a request with a complete head. Returns whether the connection stays open.
-fn answer(request: &httparse::Request<'_, '_>, replies: &mut Replies) -> Result<bool, Refusal> {
-    let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version) else {
-        return Err(BAD_REQUEST); // complete heads have all three
-    };
-    let has_body = match method {
-        "GET" => true,
-        "HEAD" => false,
-        _ => return Err(NOT_IMPLEMENTED),
-    };
-    let values = |name: &'static str| {
-        let is_named = move |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
-        request.headers.iter().filter(is_named).map(|field| field.value.trim_ascii())
-    };
-    let announces_body =
-        values("transfer-encoding").next().is_some() || values("content-length").any(|length| length != b"0");
-    // RFC 9112, section 3.2: a request of HTTP/1.1 has one field Host.
-    let has_host = values("host").count() == 1;
-    if announces_body || (version == 1 && !has_host) {
-        return Err(BAD_REQUEST);
+    /// Answers a request with a complete head.
+    fn answer(
+        &self,
+        wanted: Wanted,
+        request: &httparse::Request<'_, '_>,
+        replies: &mut Replies,
+    ) -> Result<Answered, Refusal> {
+        let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
+        else {
+            return Err(BAD_REQUEST); // complete heads have all three
+        };
+        let has_body = match method {
+            "GET" => true,
+            "HEAD" => false,
+            _ => return Err(NOT_IMPLEMENTED),
+        };
+        let values = |name: &'static str| {
+            let is_named = move |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
+            request.headers.iter().filter(is_named).map(|field| field.value.trim_ascii())
+        };
+        let announces_body = values("transfer-encoding").next().is_some()
+            || values("content-length").any(|length| length != b"0");
+        // RFC 9112, section 3.2: a request of HTTP/1.1 has one field Host.
+        let has_host = values("host").count() == 1;
+        if announces_body || (version == 1 && !has_host) {
+            return Err(BAD_REQUEST);
+        }
+        let mut options = values("connection").flat_map(|value| value.split(|byte| *byte == b','));
+        let stays = version == 1 && !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
+        let elsewhere = self.partition.as_ref().and_then(|partition| partition.elsewhere(target));
+        match (wanted, elsewhere) {
+            (Wanted::Answer, Some(server)) => return Ok(Answered::Elsewhere(server)),
+            (Wanted::Answer, None) => self.push(replies, "200 OK", stays, target, has_body),
+            (Wanted::Refusal, _) => self.push(replies, UNAVAILABLE, stays, "", has_body),
+        }
+        Ok(if stays { Answered::Stays } else { Answered::Ends })
     }
-    let mut options = values("connection").flat_map(|value| value.split(|byte| *byte == b','));
-    let stays = version == 1 && !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
-    push(replies, "200 OK", stays, target, has_body);
-    Ok(stays)
-}
 
-/// Appends a response. `has_body`: false for the answer to `HEAD`, which states the body's length and omits the body.
-fn push(replies: &mut Replies, status: &str, stays: bool, body: &str, has_body: bool) {
-    let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n");
-    replies.push(head.as_bytes());
-    replies.push(if stays { b"\r\n" } else { b"Connection: close\r\n\r\n" });
-    if has_body {
-        replies.push(body.as_bytes());
+    /// Appends a response. `has_body`: false for the answer to `HEAD`, which states the body's length and omits the body.
+    fn push(&self, replies: &mut Replies, status: &str, stays: bool, body: &str, has_body: bool) {
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n");
+        replies.push(head.as_bytes());
+        if let Some(partition) = &self.partition {
+            replies.push(format!("Served-By: {}\r\n", partition.name()).as_bytes());
+        }
+        replies.push(if stays { b"\r\n" } else { b"Connection: close\r\n\r\n" });
+        if has_body {
+            replies.push(body.as_bytes());
+        }
     }
 }
 
@@ -98,7 +151,7 @@ mod tests {
     fn run(input: &[u8]) -> (String, usize, Outcome) {
         let (mut replies, mut at) = (Replies::default(), 0);
         loop {
-            match Http.execute(&input[at..], &mut replies, &mut ()) {
+            match Http::default().execute(&input[at..], &mut replies, &mut ()) {
                 Outcome::Answered(bytes) => at += bytes,
                 last => return (String::from_utf8(replies.waiting().to_vec()).unwrap(), at, last),
             }
@@ -125,6 +178,35 @@ mod tests {
         assert_eq!(run(input), (ok("/a?b") + &ok("/c"), input.len(), Outcome::Incomplete));
         let head = run(b"HEAD /abc HTTP/1.1\r\nHost: x\r\n\r\n").0;
         assert_eq!(head, ok("/abc").strip_suffix("/abc").unwrap());
+    }
+
+    #[test]
+    fn requests_for_targets_of_another_server_go_there_or_are_refused() {
+        let [one, two] = [1, 2].map(ServerId);
+        let mut http = Http { partition: Some(Partition::new("one", one, [one, two])) };
+        let requests = (0..100).map(|number| format!("GET /{number} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        let (mut here, mut elsewhere) = (0, 0);
+        for request in requests {
+            let mut replies = Replies::default();
+            match http.execute(request.as_bytes(), &mut replies, &mut ()) {
+                Outcome::Answered(bytes) => {
+                    assert_eq!(bytes, request.len());
+                    assert!(replies.waiting().windows(14).any(|bytes| bytes == b"Served-By: one"));
+                    here += 1;
+                }
+                Outcome::Elsewhere(server) => {
+                    assert_eq!((server, replies.is_empty()), (two, true));
+                    assert_eq!(
+                        http.refuse(request.as_bytes(), &mut replies),
+                        Outcome::Answered(request.len())
+                    );
+                    assert!(replies.waiting().starts_with(b"HTTP/1.1 503 Service Unavailable\r\n"));
+                    elsewhere += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(here > 20 && elsewhere > 20, "{here} {elsewhere}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! - `echo`: returns what it receives
 //! - `requests`: executes the requests of a `protocol`, which is `memcached` or `http`; `replies`: what waits for room in the
 //!   stack; `held`: a bound for what is kept of all clients
+//! - `partition`: which server has an object, so that requests for others are handed off
 //! - `working`: a time for each request of a server
 //! - `run`: options, and the process around an application
 
@@ -12,6 +13,7 @@ mod echo;
 mod held;
 mod http;
 mod memcached;
+mod partition;
 mod protocol;
 mod replies;
 mod requests;

@@ -1,5 +1,7 @@
 //! What a protocol is for [`RequestServer`](super::RequestServer).
 
+use spillway_wire::switch::ServerId;
+
 use super::replies::Replies;
 
 /// Executes the requests of all connections.
@@ -11,6 +13,13 @@ pub(crate) trait Protocol {
     /// Executes the first request in `input`, and appends its reply to `replies`. `progress` is that of the same connection
     /// and has its default value for a new request.
     fn execute(&mut self, input: &[u8], replies: &mut Replies, progress: &mut Self::Progress) -> Outcome;
+
+    /// As [`execute`](Self::execute), for a request that belongs to another server, to which it could not be handed off:
+    /// answers without the object. Only protocols whose requests belong elsewhere need it.
+    fn refuse(&mut self, input: &[u8], replies: &mut Replies) -> Outcome {
+        let _ = (input, replies);
+        Outcome::Close
+    }
 }
 
 /// The outcome of a request.
@@ -20,6 +29,8 @@ pub(crate) enum Outcome {
     Answered(usize),
     /// The request is not complete yet.
     Incomplete,
+    /// Another server has the object.
+    Elsewhere(ServerId),
     /// The bound of waiting replies is reached: the request must be repeated when some have left, and then continues.
     Full,
     /// The connection must be closed after the replies: the client has ended it, or the start of the next request cannot be

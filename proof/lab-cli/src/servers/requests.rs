@@ -1,18 +1,23 @@
 //! A server that executes the requests of a protocol one after the other, and answers each at once. Its connections move
 //! between two requests, and nothing but the connection moves: a request that is half read, and replies that wait for room,
-//! delay the move.
+//! delay the move. A request that belongs to another server is handed off with its connection, and with what the client has
+//! sent after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use spillway_stack_server::{Arrival, Attachment, Movable};
+use spillway_stack_server::{Arrival, Attachment, Movable, Purpose, RequestCommand, RequestEvent, ServerId};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
 
 use super::held::{ClientHeld, Held};
 use super::protocol::{Outcome, Protocol};
 use super::replies::{Replies, empty};
 
-/// Maximum number of bytes that a client may send ahead.
-const WINDOW_BYTES: usize = 64 * 1024;
+/// Maximum number of bytes that a client may send ahead. With the head of a request, which may be incomplete, they are an
+/// attachment of permitted length.
+const WINDOW_BYTES: usize = 55 * 1024;
+/// The protocol of attachments: the bytes that the client may still send (4), whether it has ended its direction (1), and the
+/// requests that it has sent.
+const PROTOCOL: &str = "spillway-lab-requests";
 
 /// A server: its protocol, and what it knows of each client.
 #[derive(Debug)]
@@ -21,6 +26,7 @@ pub(crate) struct RequestServer<P: Protocol> {
     clients: BTreeMap<Conn, Client<P::Progress>>,
     /// Unfinished requests and waiting replies of all clients.
     held: Held,
+    commands: VecDeque<(Conn, RequestCommand)>,
 }
 
 #[derive(Debug, Default)]
@@ -37,21 +43,48 @@ struct Client<S> {
     held: ClientHeld,
     /// The client has ended its direction, or must be closed: the connection ends after the replies.
     is_ending: bool,
+    /// The first request in `input` has come with the connection.
+    has_come: bool,
+    /// The connection is on its way to the server that has the object of the first request in `input`.
+    is_leaving: bool,
+    /// That server could not be reached.
+    is_unreachable: bool,
+}
+
+/// Why the execution of requests has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// There is no complete request.
+    Done,
+    /// The buffer of replies is full.
+    Full,
+    /// The next request belongs to this server.
+    Elsewhere(ServerId),
 }
 
 impl<P: Protocol> RequestServer<P> {
     pub(crate) fn new(protocol: P) -> RequestServer<P> {
-        RequestServer { protocol, clients: BTreeMap::new(), held: Held::default() }
+        RequestServer { protocol, clients: BTreeMap::new(), held: Held::default(), commands: VecDeque::new() }
     }
 
     /// Executes requests, sends replies, and grants what the client may send.
     fn work<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(client) = self.clients.get_mut(&conn) else { return };
         let waits = loop {
-            let is_full = client.execute(&mut self.protocol);
+            let has_come = client.has_come;
+            let stop = client.execute(&mut self.protocol);
+            if has_come && !client.has_come {
+                self.commands.push_back((conn, RequestCommand::Served));
+            }
             let are_sent = client.send(conn, out);
-            if !(is_full && are_sent) {
-                break !are_sent;
+            match stop {
+                Stop::Full if are_sent => {}
+                Stop::Elsewhere(server) if are_sent => {
+                    client.is_leaving = true;
+                    self.commands.push_back((conn, RequestCommand::HandOff(server)));
+                    break true;
+                }
+                _ => break !are_sent || client.is_leaving,
             }
         };
         if !self.held.set(&mut client.held, client.input.len() + client.replies.held()) {
@@ -78,18 +111,30 @@ impl<P: Protocol> RequestServer<P> {
 }
 
 impl<S: Default> Client<S> {
-    /// Executes requests. Returns whether execution has stopped because the buffer of replies is full.
-    fn execute(&mut self, protocol: &mut impl Protocol<Progress = S>) -> bool {
+    /// Executes requests, until something stops it.
+    fn execute(&mut self, protocol: &mut impl Protocol<Progress = S>) -> Stop {
+        if self.is_leaving {
+            return Stop::Done;
+        }
         let mut executed = 0;
-        let is_full = loop {
-            match protocol.execute(&self.input[executed..], &mut self.replies, &mut self.progress) {
-                Outcome::Answered(bytes) => executed += bytes,
-                Outcome::Incomplete => break false,
-                Outcome::Full => break true,
+        let stop = loop {
+            let input = &self.input[executed..];
+            let outcome = match self.is_unreachable {
+                true => protocol.refuse(input, &mut self.replies),
+                false => protocol.execute(input, &mut self.replies, &mut self.progress),
+            };
+            match outcome {
+                Outcome::Answered(bytes) => {
+                    executed += bytes;
+                    (self.has_come, self.is_unreachable) = (false, false);
+                }
+                Outcome::Incomplete => break Stop::Done,
+                Outcome::Elsewhere(server) => break Stop::Elsewhere(server),
+                Outcome::Full => break Stop::Full,
                 Outcome::Close => {
                     executed = self.input.len();
-                    self.is_ending = true;
-                    break false;
+                    (self.has_come, self.is_ending) = (false, true);
+                    break Stop::Done;
                 }
             }
         };
@@ -98,7 +143,26 @@ impl<S: Default> Client<S> {
         } else {
             self.input.drain(..executed);
         }
-        is_full
+        stop
+    }
+
+    /// What moves with the connection.
+    fn attach(&self) -> Option<Attachment> {
+        let granted = u32::try_from(self.granted).ok()?;
+        let attachment = Attachment::new(
+            PROTOCOL,
+            [&granted.to_be_bytes()[..], &[u8::from(self.is_ending)], &self.input].concat(),
+        );
+        debug_assert!(attachment.is_ok(), "the window bounds {} bytes", self.input.len());
+        attachment.ok()
+    }
+
+    /// The client whose connection has come with this attachment.
+    fn attached(attachment: &Attachment) -> Option<Client<S>> {
+        let (granted, rest) = attachment.bytes().split_first_chunk()?;
+        let (is_ending, input) = rest.split_first()?;
+        let granted = usize::try_from(u32::from_be_bytes(*granted)).ok()?;
+        Some(Client { granted, is_ending: *is_ending != 0, input: input.to_vec(), ..Client::default() })
     }
 
     /// Sends replies. Returns whether the stack has taken all of them; if not, an event reports new room.
@@ -152,19 +216,59 @@ impl<P: Protocol> Movable for RequestServer<P> {
     }
 
     fn leave(&mut self, _now: Time, conn: Conn) -> Option<Attachment> {
+        let attachment = self.clients.get(&conn).filter(|client| client.is_leaving).and_then(Client::attach);
         self.forget(conn);
-        None
+        attachment
     }
 
-    fn on_migrated<T: Transport>(&mut self, _now: Time, conn: Conn, _arrival: &Arrival<'_>, _out: &mut T) {
-        self.clients.insert(conn, Client { granted: WINDOW_BYTES, ..Client::default() });
+    fn knows_protocol(&self, protocol: &str) -> bool {
+        protocol == PROTOCOL
+    }
+
+    fn serves_requests(&self) -> bool {
+        true
+    }
+
+    fn poll_request_command(&mut self, _now: Time) -> Option<(Conn, RequestCommand)> {
+        self.commands.pop_front()
+    }
+
+    fn on_request<T: Transport>(&mut self, _now: Time, event: RequestEvent, out: &mut T) {
+        match event {
+            RequestEvent::Stays { conn, .. } => {
+                if let Some(client) = self.clients.get_mut(&conn) {
+                    (client.is_leaving, client.is_unreachable) = (false, true);
+                    self.work(conn, out);
+                }
+            }
+            // The client has its response, or has learned of the end from its connection.
+            RequestEvent::Ended { .. } => {}
+        }
+    }
+
+    fn on_migrated<T: Transport>(&mut self, _now: Time, conn: Conn, arrival: &Arrival<'_>, out: &mut T) {
+        let attached = match arrival.attachment {
+            Some(attachment) => Client::attached(attachment),
+            None => Some(Client { granted: WINDOW_BYTES, ..Client::default() }),
+        };
+        // Only a server that is not this program attaches anything else.
+        let Some(mut client) = attached else { return out.abort(conn) };
+        client.has_come = arrival.request.is_some_and(|request| request.purpose != Purpose::Served);
+        // Whether it could be handed off follows.
+        client.is_leaving = arrival.is_return && arrival.attachment.is_some();
+        self.clients.insert(conn, client);
+        self.work(conn, out);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use spillway_stack_server::{HandedRequest, OrderResult};
+
     use super::super::held::HELD_BYTES_MAX;
+    use super::super::http::Http;
     use super::super::memcached::Store;
+    use super::super::partition::Partition;
     use super::super::test_transport::TestTransport;
     use super::*;
 
@@ -207,6 +311,103 @@ mod tests {
         let item = format!("VALUE a 0 {}\r\n", value.len()).len() + value.len() + 2;
         let expected = "STORED\r\n".len() + 100 * item + "END\r\nVERSION spillway-lab\r\n".len();
         assert_eq!(total + out.sent.len(), expected);
+    }
+
+    /// A server of HTTP that has a part of the targets, and targets of both parts.
+    fn divided() -> (RequestServer<Http>, String, String) {
+        let [one, two] = [1, 2].map(ServerId);
+        let partition = Partition::new("one", one, [one, two]);
+        let targets = || (0..).map(|number| format!("/{number}"));
+        let here = targets().find(|target| partition.elsewhere(target).is_none()).unwrap();
+        let elsewhere = targets().find(|target| partition.elsewhere(target).is_some()).unwrap();
+        (RequestServer::new(Http { partition: Some(partition) }), here, elsewhere)
+    }
+
+    fn get(target: &str) -> String {
+        format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")
+    }
+
+    #[test]
+    fn a_request_of_another_server_leaves_with_those_behind_it_and_its_server_serves_them() {
+        let (mut server, here, elsewhere) = divided();
+        let mut out = TestTransport { room: 10_000, ..TestTransport::default() };
+        let peer = "10.0.0.7:1000".parse().unwrap();
+        server.handle(Time::ZERO, CONN, Event::Opened { peer, listener: Some(0) }, &mut out);
+        let requests = [get(&here), get(&elsewhere), get(&here)].concat();
+        server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: requests.as_bytes() }, &mut out);
+        assert!(out.sent.ends_with(here.as_bytes()));
+        let hand_off = Some((CONN, RequestCommand::HandOff(ServerId(2))));
+        assert_eq!(server.poll_request_command(Time::ZERO), hand_off);
+        let (answered, granted) = (out.sent.len(), out.granted);
+        // What arrives before the connection leaves belongs to the next server, too.
+        let more = get(&elsewhere);
+        server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: more.as_bytes() }, &mut out);
+        assert_eq!(
+            (out.sent.len(), out.granted, server.poll_request_command(Time::ZERO)),
+            (answered, granted, None)
+        );
+        server.handle(Time::ZERO, CONN, Event::Finished, &mut out);
+        assert_eq!(out.finished, [], "requests are left");
+        let attachment = server.leave(Time::ZERO, CONN).unwrap();
+        let left = [get(&elsewhere), get(&here), get(&elsewhere)].concat();
+        assert_eq!(&attachment.bytes()[5..], left.as_bytes());
+        assert_eq!(server.held.total(), 0);
+
+        let request = HandedRequest { origin: ServerId(1), number: 7, hops_left: 3, purpose: Purpose::Serve };
+        let [one, two] = [1, 2].map(ServerId);
+        let mut server = RequestServer::new(Http { partition: Some(Partition::new("two", two, [one, two])) });
+        let attachment = Some(&attachment);
+        let arrival =
+            Arrival { peer, listener: Some(0), attachment, request: Some(request), is_return: false };
+        let mut out = TestTransport { room: 10_000, ..TestTransport::default() };
+        server.on_migrated(Time::ZERO, CONN_OF_ANOTHER, &arrival, &mut out);
+        let commands: Vec<_> = std::iter::from_fn(|| server.poll_request_command(Time::ZERO)).collect();
+        let expected = [RequestCommand::Served, RequestCommand::HandOff(ServerId(1))];
+        assert_eq!(commands, expected.map(|command| (CONN_OF_ANOTHER, command)));
+        assert!(out.sent.ends_with(elsewhere.as_bytes()));
+        assert_eq!(server.held.total(), get(&here).len() + get(&elsewhere).len());
+        // The last server ends the connection.
+        assert_eq!(server.leave(Time::ZERO, CONN_OF_ANOTHER).unwrap().bytes()[4], 1);
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_handed_off_is_refused_and_the_next_ones_are_served() {
+        let (mut server, here, elsewhere) = divided();
+        let mut out = TestTransport { room: 10_000, ..TestTransport::default() };
+        let peer = "10.0.0.7:1000".parse().unwrap();
+        server.handle(Time::ZERO, CONN, Event::Opened { peer, listener: Some(0) }, &mut out);
+        let requests = [get(&elsewhere), get(&here)].concat();
+        server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: requests.as_bytes() }, &mut out);
+        let attachment = server.leave(Time::ZERO, CONN);
+        // The connection comes back.
+        let attachment = attachment.as_ref();
+        let arrival = Arrival { peer, listener: Some(0), attachment, request: None, is_return: true };
+        server.on_migrated(Time::ZERO, CONN, &arrival, &mut out);
+        assert_eq!(out.sent, b"", "whether it stays follows");
+        let why = OrderResult::Busy;
+        server.on_request(Time::ZERO, RequestEvent::Stays { conn: CONN, why }, &mut out);
+        let sent = String::from_utf8(out.sent).unwrap();
+        assert!(sent.starts_with("HTTP/1.1 503 ") && sent.ends_with(&here), "{sent}");
+    }
+
+    #[test]
+    fn the_longest_input_of_a_connection_that_leaves_can_be_attached() {
+        let (mut server, _, elsewhere) = divided();
+        let mut out = TestTransport { room: 10_000, ..TestTransport::default() };
+        let peer = "10.0.0.7:1000".parse().unwrap();
+        server.handle(Time::ZERO, CONN, Event::Opened { peer, listener: Some(0) }, &mut out);
+        // A head that is complete with the first byte of the next grant, and then all that the client may send.
+        let rest = get(&elsewhere).len() + "a: \r\n".len();
+        let head =
+            get(&elsewhere).replace("\r\n\r\n", &format!("\r\na: {}\r\n\r\n", "b".repeat(8192 - rest)));
+        let (first, last) = head.split_at(head.len() - 1);
+        server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: first.as_bytes() }, &mut out);
+        assert_eq!(server.poll_request_command(Time::ZERO), None);
+        let rest = [last.as_bytes(), &vec![b'x'; WINDOW_BYTES - 1]].concat();
+        assert_eq!(server.clients[&CONN].granted, rest.len());
+        server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: &rest }, &mut out);
+        assert!(server.poll_request_command(Time::ZERO).is_some());
+        assert_eq!(server.leave(Time::ZERO, CONN).unwrap().bytes().len(), 5 + head.len() + WINDOW_BYTES - 1);
     }
 
     #[test]

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use spillway_daemon::Log;
 use spillway_stack_server::{
-    AddressRange, EngineError, EngineSettings, LinkPortSettings, Measuring, Movable, MovesFile,
+    AddressRange, EngineError, EngineSettings, LinkPortSettings, Measuring, Movable, MoveSettings, MovesFile,
     ProcessSettings,
 };
 use spillway_values::parse_duration;
 use tracing::warn;
 
+use super::partition::Partition;
 use super::working::Working;
 
 /// Maximum time to write the lines that wait when the process ends.
@@ -101,7 +102,32 @@ enum Engine {
     Xdp,
 }
 
+impl XdpArgs {
+    /// The settings of moves in the file of `--peers`.
+    fn moves(&self) -> Result<Option<MoveSettings>, EngineError> {
+        let file = self.peers.as_deref().map(MovesFile::read).transpose()?;
+        file.map(|file| file.settings(self.switch, self.key.as_deref())).transpose()
+    }
+
+    fn partition(&self, name: &str) -> Result<Partition, EngineError> {
+        let peers = self.moves()?.map(|moves| moves.peers).unwrap_or_default();
+        let own = peers.iter().find(|peer| peer.name == name).ok_or_else(|| {
+            let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
+            EngineError::Settings(format!(
+                "--partition: no peer has the name {name}: they are {}",
+                names.join(", ")
+            ))
+        })?;
+        Ok(Partition::new(name, own.id, peers.iter().map(|peer| peer.id)))
+    }
+}
+
 impl StackArgs {
+    /// The objects of the server that has this name among the peers.
+    pub(crate) fn partition(&self, name: &str) -> Result<Partition, EngineError> {
+        self.args.partition(name)
+    }
+
     /// Runs the server of a command, as [`run`].
     pub(crate) fn run<A: Movable + Send + 'static>(&self, command: &str, application: A) -> ExitCode {
         let Engine::Xdp = self.engine;
@@ -131,8 +157,7 @@ fn serve<A: Movable + Send + 'static>(
     command: &str,
     application: A,
 ) -> Result<ExitCode, EngineError> {
-    let moves = args.peers.as_deref().map(MovesFile::read).transpose()?;
-    let mut moves = moves.map(|file| file.settings(args.switch, args.key.as_deref())).transpose()?;
+    let mut moves = args.moves()?;
     if let Some(moves) = &mut moves {
         let moves_traced = usize::try_from(args.trace_moves).unwrap_or(usize::MAX);
         moves.measuring = Measuring { moves: moves_traced, export_pause: args.export_pause };

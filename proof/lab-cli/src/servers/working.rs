@@ -302,7 +302,7 @@ mod tests {
 
     fn arrival(attachment: Option<&Attachment>) -> Arrival<'_> {
         let peer = "10.0.0.7:1000".parse().unwrap();
-        Arrival { peer, listener: Some(0), attachment, is_return: false }
+        Arrival { peer, listener: Some(0), attachment, request: None, is_return: false }
     }
 
     #[test]

@@ -115,6 +115,7 @@ fn draw_limits(rng: &mut Rng) -> Limits {
         held_bytes_max: rng.pick(&[2_000, 100_000]),
         state_bytes_max: rng.pick(&[20_000, 1_000_000]),
         forwards_per_s: rng.pick(&[0, 10, 1_000]),
+        ..Limits::default()
     }
 }
 

@@ -1,0 +1,60 @@
+//! Which of several servers has an object.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use spillway_wire::switch::ServerId;
+
+/// The objects of all servers: each belongs to one of them, by a hash of its name. All servers of a service must be the same
+/// program, with the same list.
+#[derive(Clone, Debug)]
+pub(crate) struct Partition {
+    name: String,
+    own: ServerId,
+    /// In ascending order.
+    servers: Vec<ServerId>,
+}
+
+impl Partition {
+    /// `name` and `own`: this server, which is one of `servers`.
+    pub(crate) fn new(name: &str, own: ServerId, servers: impl IntoIterator<Item = ServerId>) -> Partition {
+        let mut servers: Vec<ServerId> = servers.into_iter().collect();
+        servers.sort_unstable();
+        debug_assert!(servers.contains(&own), "this server is one of all");
+        Partition { name: name.to_owned(), own, servers }
+    }
+
+    /// This server's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The server that has an object, if it is another one.
+    pub(crate) fn elsewhere(&self, object: &str) -> Option<ServerId> {
+        let mut hasher = DefaultHasher::new();
+        object.hash(&mut hasher);
+        let place = hasher.finish() % self.servers.len() as u64;
+        let server = self.servers.iter().copied().nth(usize::try_from(place).ok()?)?;
+        (server != self.own).then_some(server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_object_belongs_to_one_of_the_servers_that_agree_on_it() {
+        let ids = [7, 3, 5].map(ServerId);
+        let partitions = ids.map(|own| Partition::new("name", own, ids));
+        let mut objects = [0; 3];
+        for number in 0..3_000 {
+            let object = format!("/object/{number}");
+            let owners = partitions.each_ref().map(|partition| partition.elsewhere(&object));
+            let at_home = owners.iter().position(Option::is_none).expect("one server has the object");
+            objects[at_home] += 1;
+            let others = owners.iter().enumerate().filter(|(place, _)| *place != at_home);
+            assert!(others.map(|(_, owner)| *owner).all(|owner| owner == Some(ids[at_home])), "{owners:?}");
+        }
+        assert!(objects.iter().all(|count| (900..1_100).contains(count)), "{objects:?}");
+    }
+}
