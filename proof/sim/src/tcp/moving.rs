@@ -220,6 +220,7 @@ impl Rack {
         (flow, loss): (Flow, ServerLoss),
     ) {
         match loss {
+            ServerLoss::Dropped(Cause::Foreign) => self.directory.foreign.push((flow, index)),
             ServerLoss::Dropped(cause) => self.directory.record_loss(flow, Loss::Protocol(cause)),
             ServerLoss::LastSegments(cause) => {
                 // The connection has ended here, but its last segments could not be sent: its peer waits for them in vain.
