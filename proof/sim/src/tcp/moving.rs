@@ -185,7 +185,7 @@ impl Rack {
         while let Some(incident) = self.members[index].server.poll_incident() {
             match incident {
                 Incident::Lost(flow, loss) => self.handle_loss(application, now, index, (flow, loss)),
-                Incident::Refused(flow, _) => self.give_up(application, now, flow, Cause::Doubt),
+                Incident::Refused { flow, .. } => self.give_up(application, now, flow, Cause::Doubt),
                 Incident::PeerFault(_) => {}
             }
         }
