@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 
 use spillway_handoff::{Cause, PeerFault};
 use spillway_wire::handoff::Reason;
-use spillway_wire::switch::Flow;
+use spillway_wire::switch::{Flow, ServerId};
 
 /// Maximum number of incidents that wait for [`Server::poll_incident`](crate::Server::poll_incident). Beyond it the oldest is
 /// dropped.
@@ -15,8 +15,15 @@ const INCIDENTS_MAX: usize = 1024;
 pub enum Incident {
     /// A datagram of another server was not accepted.
     PeerFault(PeerFault),
-    /// A move to this server was refused, or has ended here. The other server has the connection.
-    Refused(Flow, Reason),
+    /// A move to this server was refused, or has ended here. Its source has the connection.
+    Refused {
+        /// The flow of the connection.
+        flow: Flow,
+        /// The server from which the connection would have come.
+        source: ServerId,
+        /// The reason.
+        reason: Reason,
+    },
     /// This server has lost a connection.
     Lost(Flow, Loss),
 }

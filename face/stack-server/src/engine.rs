@@ -196,8 +196,9 @@ impl<A: Movable + 'static> Engine<A> {
                 count,
                 "datagrams of an unknown version: upgrade all servers; if all have this version, somebody forges datagrams"
             ),
-            Notice::Refused(reason) => {
-                warn!(count, client, "moves to this server refused, the connections stay: {reason}");
+            Notice::Refused(source, reason) => {
+                let from = self.about.name_of(Some(source));
+                warn!(count, client, from, "moves to this server refused, the connections stay: {reason}");
             }
             Notice::GivenUp(cause) => warn!(count, client, "connections given up: {cause}"),
             Notice::NotImported => {

@@ -29,7 +29,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use spillway_keys::read_key_file;
 use spillway_rules::config::{Mode, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN};
-use spillway_values::{parse_duration, parse_mac};
+use spillway_values::{is_name, parse_duration, parse_mac};
 use spillway_wire::switch::ServerId;
 use toml::Spanned;
 
@@ -85,7 +85,7 @@ enum SwitchMode {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Peer {
-    name: String,
+    name: Spanned<String>,
     id: u8,
     address: Spanned<SocketAddr>,
     mac: String,
@@ -109,6 +109,7 @@ impl MovesFile {
         if section.peers.len() > PEERS_MAX {
             return Err(error(format!("{} [[moves.peer]], at most {PEERS_MAX}", section.peers.len())));
         }
+        check_names(text, &section).map_err(error)?;
         check_addresses(text, &section).map_err(error)?;
         check_owner_timeout(text, &section).map_err(error)?;
         section.policy.settings(&section.thresholds, &section.limits).map_err(error)?;
@@ -167,6 +168,15 @@ impl MovesFile {
 /// The name of a key of `[[moves.peer]]`, and its value in one section.
 type Column = (&'static str, fn(&Peer) -> &Spanned<SocketAddr>);
 
+/// Names occur in lines of the log and of `spillway status`, and in commands.
+fn check_names(text: &str, section: &Section) -> Result<(), String> {
+    let Some(name) = section.peers.iter().map(|peer| &peer.name).find(|name| !is_name(name.get_ref())) else {
+        return Ok(());
+    };
+    let (line, name) = (line_of(text, name), name.get_ref());
+    Err(format!("line {line}: name {name:?}: give 1 to 64 letters, digits, '-', '_' and '.'"))
+}
+
 /// Checks that each `address` and each `place` occurs once, has a port, and is of the family of the others.
 fn check_addresses(text: &str, section: &Section) -> Result<(), String> {
     let columns: [Column; 2] = [("address", |peer| &peer.address), ("place", |peer| &peer.place)];
@@ -206,14 +216,15 @@ fn line_of<T>(text: &str, value: &Spanned<T>) -> usize {
 }
 
 fn peer(peer: &Peer) -> Result<PeerServer, String> {
+    let name = peer.name.get_ref();
     if peer.id == 0 {
-        return Err(format!("server {:?}: `id` is 1 to 255", peer.name));
+        return Err(format!("server {name:?}: `id` is 1 to 255"));
     }
     Ok(PeerServer {
-        name: peer.name.clone(),
+        name: name.clone(),
         id: ServerId(peer.id),
         address: *peer.address.get_ref(),
-        mac: parse_mac(&peer.mac).map_err(|why| format!("server {:?}: mac: {why}", peer.name))?,
+        mac: parse_mac(&peer.mac).map_err(|why| format!("server {name:?}: mac: {why}"))?,
         place: *peer.place.get_ref(),
     })
 }
@@ -288,7 +299,13 @@ mod tests {
         };
         let head = |timeout: &str| format!("{HEAD}owner_timeout = \"{timeout}\"\n{}", peer("a", 1));
         assert!(parse(&second("10.0.0.6:7720", "10.0.0.6:11211")).is_ok());
+        let named = |name: &str| format!("{HEAD}{}", peer(name, 1));
+        assert!(parse(&named("rack-1_a.b")).is_ok() && parse(&named(&"n".repeat(64))).is_ok());
         let cases = [
+            (named(""), "line 4: name \"\": give 1 to 64 letters"),
+            (named("a b"), "line 4: name \"a b\": give 1 to 64 letters"),
+            (named("a=b"), "line 4: name \"a=b\": give"),
+            (named(&"n".repeat(65)), "line 4: name"),
             (second("10.0.0.5:7720", "10.0.0.6:11211"), "line 12: address 10.0.0.5:7720: another server"),
             (second("10.0.0.6:7720", "10.0.0.5:11211"), "line 14: place 10.0.0.5:11211: another server"),
             (

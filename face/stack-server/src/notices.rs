@@ -20,8 +20,8 @@ pub(crate) enum Notice {
     NotAuthentic(ServerId),
     /// Datagrams have an unknown version. Anybody can send them, with any number: one notice for all versions.
     UnknownVersion,
-    /// Moves to this server were refused, or ended here; the connections stay at their server.
-    Refused(Reason),
+    /// Moves from a server to this one were refused, or ended here; the connections stay at their server.
+    Refused(ServerId, Reason),
     /// Connections of this server are lost.
     GivenUp(Cause),
     /// Connections that had come here, or had come back, are lost: the stack could not continue them.
@@ -57,7 +57,7 @@ impl Notices {
         let (notice, flow) = match incident {
             Incident::PeerFault(PeerFault::NotAuthentic(peer)) => (Notice::NotAuthentic(peer), None),
             Incident::PeerFault(PeerFault::Version(_)) => (Notice::UnknownVersion, None),
-            Incident::Refused(flow, reason) => (Notice::Refused(reason), Some(flow)),
+            Incident::Refused { flow, source, reason } => (Notice::Refused(source, reason), Some(flow)),
             Incident::Lost(flow, Loss::Dropped(cause)) => (Notice::GivenUp(cause), Some(flow)),
             Incident::Lost(flow, Loss::NotImported) => (Notice::NotImported, Some(flow)),
             Incident::Lost(_, Loss::LastSegments(_) | Loss::GivenUp(_)) => return,
@@ -75,7 +75,7 @@ impl Notices {
             self.0.iter_mut().find(|(_, waiting)| waiting.count > 0 && waiting.next_at <= now)?;
         let interval = match notice {
             Notice::NotAuthentic(_) | Notice::UnknownVersion => PEER_FAULT_INTERVAL,
-            Notice::Refused(_) | Notice::GivenUp(_) | Notice::NotImported => INTERVAL,
+            Notice::Refused(..) | Notice::GivenUp(_) | Notice::NotImported => INTERVAL,
         };
         waiting.next_at = now + interval;
         Some(Report {
@@ -108,9 +108,12 @@ mod tests {
         let lost = |port| Incident::Lost(flow(port), Loss::Dropped(Cause::Silence));
         let given_up = Notice::GivenUp(Cause::Silence);
         (1..=3).for_each(|port| notices.add(lost(port)));
-        notices.add(Incident::Refused(flow(9), Reason::NoRoom));
+        let refused = |source| Incident::Refused { flow: flow(9), source, reason: Reason::NoRoom };
+        [2, 3, 2].into_iter().for_each(|source| notices.add(refused(ServerId(source))));
         let report = |notice, count, port| Some(Report { notice, count, client: Some(flow(port).client()) });
-        assert_eq!(notices.poll(start), report(Notice::Refused(Reason::NoRoom), 1, 9));
+        let of_source = |source| Notice::Refused(ServerId(source), Reason::NoRoom);
+        assert_eq!(notices.poll(start), report(of_source(2), 2, 9));
+        assert_eq!(notices.poll(start), report(of_source(3), 1, 9));
         assert_eq!(notices.poll(start), report(given_up, 3, 1));
         assert_eq!((notices.poll(start), notices.poll_timeout()), (None, None));
         (4..=5).for_each(|port| notices.add(lost(port)));

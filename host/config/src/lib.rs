@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod file;
-mod name;
 mod problem;
 mod reference;
 mod schema;
@@ -15,7 +14,6 @@ mod suggestion;
 mod values;
 
 pub use file::{Reading, parse, read_file, read_text_file};
-pub use name::is_name;
 pub use problem::{Problem, Problems};
 pub use reference::{is_toml, write_section};
 pub use schema::{Any, Entry, Section, Texts};

@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use spillway_values::{duration_text, parse_duration, parse_rate, parse_size, size_text};
+use spillway_values::{duration_text, is_name, parse_duration, parse_rate, parse_size, size_text};
 use toml::Value;
 
-use crate::name::is_name;
 use crate::problem::Problem;
 use crate::schema::{Any, Texts};
 

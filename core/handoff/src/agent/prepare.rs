@@ -5,7 +5,7 @@ use spillway_wire::handoff::{Body, Reason};
 use spillway_wire::switch::{Flow, Import, Relay, Request, ServerId, Site};
 
 use super::Agent;
-use crate::event::Event;
+use crate::event::{Cause, Event};
 use crate::finished::Finished;
 use crate::migration::source::{self, Destination, Source};
 use crate::migration::target::Target;
@@ -24,12 +24,16 @@ impl Agent {
     /// The server `source` requests that this server imports a connection.
     fn handle_prepare(&mut self, now: Time, source: ServerId, flow: Flow, generation: u64) {
         let is_old = self.finished.get(&flow).is_some_and(|last| generation <= last.generation)
-            || self
-                .owned
-                .get(&flow)
-                .is_some_and(|owned| owned.reclaim.is_none() || generation <= owned.generation);
+            || self.owned.get(&flow).is_some_and(|owned| generation <= owned.generation);
         if is_old {
             return;
+        }
+        // The switch relays *prepare* only from the flow's owner. A flow without an entry is requested from its original owner.
+        if self.owned.get(&flow).is_some_and(|owned| owned.reclaim.is_none()) {
+            if source == self.settings.id {
+                return;
+            }
+            self.end_replaced(now, flow);
         }
         let place = self.place_of(flow.service()).and_then(|place| Site::new(place, self.settings.mac));
         let Some(place) = place else {
@@ -63,6 +67,19 @@ impl Agent {
         if let Some(prepared) = prepared.map(|(_, target)| target.prepared(now)) {
             self.trace_step(&flow, End::Target, Step::SendPrepared);
             self.request(now, prepared);
+        }
+    }
+
+    /// Another server owns a flow that this server has owned: the switch has ended the entry, because the client has closed the
+    /// connection and has opened a new one with the same ends. The old connection, if it is still here, ends without a segment.
+    fn end_replaced(&mut self, now: Time, flow: Flow) {
+        let is_asking = self.sources.get(&flow).is_some_and(|source| source.state().is_none());
+        if is_asking {
+            self.handle_outcome(now, flow, Some(source::Outcome::LetGo));
+        } else if self.ended.contains_key(&flow) {
+            self.end_release(&flow);
+        } else {
+            self.give_up(flow, Cause::Foreign);
         }
     }
 

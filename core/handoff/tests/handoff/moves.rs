@@ -1,7 +1,7 @@
 //! Moves between servers behind the switch of core/rules: what is lost, late, repeated or of an earlier run.
 
 use crate::rack::{Rack, flow, segment_at};
-use spillway_handoff::{Event, Limits, MoveError, MoveResult, Obstacle, Sorted};
+use spillway_handoff::{Cause, Event, Limits, MoveError, MoveResult, Obstacle, Sorted};
 use spillway_rules::FlowState;
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
@@ -342,6 +342,71 @@ fn of_two_sources_only_the_owner_moves_the_flow() {
     assert_eq!(owner(&rack), (FlowState::Owned, ServerId(2)));
     rack.export(2, 3, STATE);
     assert_eq!(rack.agent(2).request_move(now, flow(), None), Err(MoveError::Moving));
+}
+
+/// The last acknowledgement of the client has not reached server 2, whose connection waits for it.
+#[test]
+fn a_server_whose_entry_a_fresh_syn_has_ended_drops_its_connection_and_imports_the_new_one() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.client_opens_again();
+    assert_eq!(rack.sort_syn(70_000), Sorted::Held);
+    rack.deliver();
+    assert!(matches!(rack.events(1)[..], [Event::LoanEnded { .. }]), "the entry has ended");
+    rack.prepare(1, 2);
+    assert_eq!(rack.events(2), [Event::Drop { flow: flow(), cause: Cause::Foreign }]);
+    assert!(!rack.may_transmit(2), "server 1 owns the flow");
+    let now = rack.now;
+    rack.agent(1).exported(now, flow(), Chunks::from(&b"another state"[..]));
+    rack.deliver();
+    let generation = rack.entry().unwrap().generation;
+    rack.agent(2).checked(now, flow(), generation, Ok(()));
+    rack.deliver();
+    assert_eq!(rack.events(2)[1..], [import(b"another state", Vec::new(), false)]);
+    assert_eq!(owner(&rack), (FlowState::Owned, ServerId(2)));
+}
+
+/// As above, while server 2 asks for a move of the old connection.
+#[test]
+fn a_server_whose_entry_a_fresh_syn_has_ended_ends_its_move_of_the_old_connection() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.client_opens_again();
+    rack.sort_syn(70_000);
+    rack.deliver();
+    rack.events(1);
+    rack.cut_answers_of(2);
+    let now = rack.now;
+    rack.agent(2).request_move(now, flow(), Some(ServerId(3))).unwrap();
+    rack.deliver();
+    rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
+    rack.deliver();
+    let events: Vec<Event> = std::iter::from_fn(|| rack.agent(2).poll_event()).collect();
+    let dropped = Event::Drop { flow: flow(), cause: Cause::Foreign };
+    assert_eq!(events, [dropped, Event::Ended { flow: flow(), result: MoveResult::LetGo }]);
+    rack.no_losses();
+    rack.advance(5);
+    assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
+}
+
+/// The old connection has ended at server 2, which has not released its flow yet.
+#[test]
+fn a_server_imports_a_connection_with_the_ends_of_one_that_has_ended_there() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    let now = rack.now;
+    rack.agent(2).connection_ended(now, flow());
+    rack.client_opens_again();
+    rack.sort_syn(70_000);
+    rack.deliver();
+    rack.events(1);
+    assert_eq!(rack.complete(1, 2, STATE), [import(STATE, Vec::new(), false)]);
+    rack.advance(2_000);
+    assert_eq!(
+        owner(&rack),
+        (FlowState::Owned, ServerId(2)),
+        "the flow of the new connection is not released"
+    );
 }
 
 #[test]

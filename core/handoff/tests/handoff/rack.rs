@@ -187,6 +187,27 @@ impl Rack {
         }
     }
 
+    /// The client and server 2, which owns the flow, close the connection. Then the client opens another one with the same ends,
+    /// so that the switch ends the entry.
+    pub fn client_opens_again(&mut self) {
+        let (seq, ack) = (100, 900);
+        let of_client = |seq, flags| tcp::Header { seq, ack: ack + 1, flags, ..tcp::Header::default() };
+        let fin = tcp::Flags::FIN | tcp::Flags::ACK;
+        let of_server = tcp::Header { seq: ack, ack: seq + 1, flags: fin, ..tcp::Header::default() };
+        let to_client = tcp_frame(of_server, (mac(2), place(2)), (mac(CLIENT), client()), b"");
+        let to_service = |header| tcp_frame(header, (mac(CLIENT), client()), (mac(1), place(1)), b"");
+        for (from, mut frame) in [
+            (CLIENT, to_service(of_client(seq, fin))),
+            (2, to_client),
+            (CLIENT, to_service(of_client(seq + 1, tcp::Flags::ACK))),
+            (CLIENT, to_service(of_client(70_000, tcp::Flags::SYN))),
+        ] {
+            let action = self.switch.handle_frame(self.now, port(from), &mut frame).action;
+            assert!(matches!(action, Action::To(_)), "{action:?}");
+        }
+        assert_eq!(self.entry(), None);
+    }
+
     /// The client's segment arrives at the server to which the switch sends it.
     pub fn client_reaches(&mut self, seq: u32) -> (u8, Sorted) {
         let (server, frame) = self.client_sends(seq);
@@ -248,26 +269,35 @@ impl Rack {
 }
 
 pub fn segment_at(server: u8, seq: u32) -> Vec<u8> {
-    tcp_frame((seq, tcp::Flags::ACK), mac(server), place(server))
+    client_frame((seq, tcp::Flags::ACK), server)
 }
 
 /// The client's SYN, as it arrives at the original owner.
 pub fn syn(seq: u32) -> Vec<u8> {
-    tcp_frame((seq, tcp::Flags::SYN), mac(1), place(1))
+    client_frame((seq, tcp::Flags::SYN), 1)
 }
 
 fn segment(seq: u32) -> Vec<u8> {
-    tcp_frame((seq, tcp::Flags::ACK), mac(1), place(1))
+    client_frame((seq, tcp::Flags::ACK), 1)
 }
 
-fn tcp_frame((seq, flags): (u32, tcp::Flags), target_mac: Mac, target: SocketAddr) -> Vec<u8> {
-    let header =
-        tcp::Header { source: client().port(), target: target.port(), seq, flags, ..tcp::Header::default() };
-    let length = header.header_bytes() + 4;
+fn client_frame((seq, flags): (u32, tcp::Flags), server: u8) -> Vec<u8> {
+    let header = tcp::Header { seq, flags, ..tcp::Header::default() };
+    tcp_frame(header, (mac(CLIENT), client()), (mac(server), place(server)), b"data")
+}
+
+fn tcp_frame(
+    header: tcp::Header,
+    (source_mac, source): (Mac, SocketAddr),
+    (target_mac, target): (Mac, SocketAddr),
+    payload: &[u8],
+) -> Vec<u8> {
+    let header = tcp::Header { source: source.port(), target: target.port(), ..header };
+    let length = header.header_bytes() + payload.len();
     let (mut frame, pseudo) =
-        ip_frame((mac(CLIENT), target_mac), (client(), target), ipv4::PROTOCOL_TCP, length);
+        ip_frame((source_mac, target_mac), (source, target), ipv4::PROTOCOL_TCP, length);
     let at = frame.len() - length;
-    frame[at + header.header_bytes()..].copy_from_slice(b"data");
-    header.emit(&mut frame[at..], 4, pseudo);
+    frame[at + header.header_bytes()..].copy_from_slice(payload);
+    header.emit(&mut frame[at..], payload.len(), pseudo);
     frame
 }

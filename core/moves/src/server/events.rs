@@ -60,9 +60,9 @@ impl Server {
             Event::Drop { flow, cause } => self.drop_connection(application, now, flow, cause),
             // `Ended` follows.
             Event::Gone { flow, cause } => self.lost(flow, Loss::GivenUp(cause)),
-            Event::Refused { flow, reason, .. } => {
+            Event::Refused { flow, source, reason } => {
                 self.reservations.end_coming(&flow);
-                self.incidents.add(Incident::Refused(flow, reason));
+                self.incidents.add(Incident::Refused { flow, source, reason });
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
             Event::Request { flow, number, outcome } => {

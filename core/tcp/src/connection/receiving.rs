@@ -149,12 +149,15 @@ impl Receiving {
 
     /// Whether a segment is acceptable (RFC 9293 §3.10.7.4, first). `end` counts SYN and FIN.
     ///
+    /// Without bytes the number after the window is acceptable, too, as in Linux and FreeBSD: it is that of every
+    /// acknowledgement of a peer whose window is full, while some of its bytes were lost.
+    ///
     /// A bare FIN that is next in order needs no window: its sender has no bytes to probe the window with.
     pub(super) fn is_acceptable(&self, seq: Seq, end: Seq, is_bare_fin: bool) -> bool {
         if seq == end {
             // Bytes that wait for a grant were acknowledged: a window probe has the number before `received`.
             let received = self.received();
-            return seq == received || (received..self.edge).contains(&seq);
+            return seq == received || (received..=self.edge).contains(&seq);
         }
         let within = |at: Seq| (self.next..self.edge).contains(&at);
         within(seq)

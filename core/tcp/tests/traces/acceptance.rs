@@ -22,6 +22,7 @@ fn segments_that_overlap_the_window_are_accepted() {
     for (seq, count, new) in [
         (101, 0, 0),   // without bytes, at the window's left edge
         (1000, 0, 0),  // without bytes, at the window's last number
+        (1001, 0, 0),  // without bytes, behind a full window of which bytes were lost
         (101, 10, 10), // next in order
         (91, 20, 10),  // begins before the window
         (1, 110, 10),  // begins long before the window
@@ -54,7 +55,7 @@ fn bytes_outside_the_window_are_acknowledged_and_discarded() {
 /// §3.10.7.4, first: "after sending the acknowledgment, drop the unacceptable segment".
 #[test]
 fn segments_without_data_outside_the_window_are_acknowledged_and_discarded() {
-    for seq in [50, 1001, 90_000] {
+    for seq in [50, 1002, 90_000] {
         let mut t = window_of_1000(100);
         t.send_pattern(10);
         t.expect(data(1, 10));

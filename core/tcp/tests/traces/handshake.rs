@@ -266,6 +266,21 @@ fn bytes_in_the_last_segment_of_the_handshake_are_delivered() {
     t.expect_nothing();
 }
 
+/// The last segment of the handshake was lost, and so were bytes that fill the window: from then on the peer's acknowledgements
+/// have the number behind the window.
+#[test]
+fn an_acknowledgement_behind_a_full_window_completes_the_handshake() {
+    let mut t = Trace::new(|settings| settings.initial_window = 1000);
+    t.recv(syn());
+    t.expect(syn_ack().ack(1).window(1000));
+    t.recv(ack(1).seq(1001));
+    t.expect_opened();
+    t.expect_nothing();
+    t.grant(1000);
+    t.recv(data(1, 1000));
+    assert_eq!(t.peer().received, pattern(1, 1000));
+}
+
 #[test]
 fn a_fin_in_the_last_segment_of_the_handshake_is_accepted() {
     let mut t = Trace::new(|_| {});

@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use spillway_config::{Any, Problem, Reading, Texts, Values, is_name, parse};
+use spillway_config::{Any, Problem, Reading, Texts, Values, parse};
 use spillway_rules::Mode;
 use spillway_rules::config::{
     FLOWS_DEFAULT, FLOWS_MAX, OWN_ADDRESSES_MAX, OWNER_TIMEOUT_DEFAULT, OWNER_TIMEOUT_MAX, OWNER_TIMEOUT_MIN,
 };
-use spillway_values::{listen_address, parse_mac};
+use spillway_values::{is_name, listen_address, parse_mac};
 use spillway_wire::packet::ethernet::Mac;
 
 use self::address::{endpoint, host_address};

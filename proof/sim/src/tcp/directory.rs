@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use spillway_handoff::Cause;
 use spillway_transport::Conn;
 use spillway_wire::switch::Flow;
 
@@ -30,6 +29,8 @@ pub(crate) struct Directory {
     pub(crate) accepted: Vec<(Flow, usize)>,
     /// Imports at targets.
     pub(crate) moved: Vec<Flow>,
+    /// Connections that servers have dropped since the last turn, because the switch names another owner.
+    pub(crate) foreign: Vec<(Flow, usize)>,
     /// Connections that were lost without a violation.
     pub(crate) lost: Vec<(Flow, Loss)>,
     /// Losses that [`take_new_losses`](Self::take_new_losses) has returned.
@@ -53,6 +54,7 @@ impl Directory {
             imports: Vec::new(),
             accepted: Vec::new(),
             moved: Vec::new(),
+            foreign: Vec::new(),
             lost: Vec::new(),
             losses_seen: 0,
             excused: BTreeSet::new(),
@@ -153,13 +155,9 @@ impl Directory {
         }
     }
 
-    /// Records a loss without a violation, unless the protocol should have prevented it.
+    /// Records a loss without a violation.
     pub(super) fn record_loss(&mut self, flow: Flow, loss: Loss) {
         self.lost.push((flow, loss));
-        if loss == Loss::Protocol(Cause::Foreign) {
-            self.violations
-                .push(format!("{flow:?}: its server has the connection, but the switch names another owner"));
-        }
     }
 
     /// Flows of the losses since the last call.

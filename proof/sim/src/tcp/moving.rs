@@ -185,7 +185,7 @@ impl Rack {
         while let Some(incident) = self.members[index].server.poll_incident() {
             match incident {
                 Incident::Lost(flow, loss) => self.handle_loss(application, now, index, (flow, loss)),
-                Incident::Refused(flow, _) => self.give_up(application, now, flow, Cause::Doubt),
+                Incident::Refused { flow, .. } => self.give_up(application, now, flow, Cause::Doubt),
                 Incident::PeerFault(_) => {}
             }
         }
@@ -220,6 +220,7 @@ impl Rack {
         (flow, loss): (Flow, ServerLoss),
     ) {
         match loss {
+            ServerLoss::Dropped(Cause::Foreign) => self.directory.foreign.push((flow, index)),
             ServerLoss::Dropped(cause) => self.directory.record_loss(flow, Loss::Protocol(cause)),
             ServerLoss::LastSegments(cause) => {
                 // The connection has ended here, but its last segments could not be sent: its peer waits for them in vain.

@@ -53,6 +53,17 @@ impl Witness {
         self.ended.contains(flow)
     }
 
+    /// A server has dropped its connection of a flow, because the switch names another owner.
+    ///
+    /// # Errors
+    /// No fresh SYN has ended the server's entry, so that the connection is lost.
+    pub(crate) fn check_foreign(&self, flow: &Flow, server: ServerId) -> Result<(), String> {
+        if self.former.contains(&(*flow, server)) {
+            return Ok(());
+        }
+        Err(format!("{flow:?}: {server} has the connection, but the switch names another owner"))
+    }
+
     /// The server that has had the connection of a flow last, if it was ever imported.
     pub(crate) fn holder(&self, flow: &Flow) -> Option<ServerId> {
         self.holders.get(flow).copied()
@@ -178,6 +189,7 @@ mod tests {
         assert!(witness.check_passed(flow(), b, a, None).is_err(), "the flow is the original owner's");
         witness.record_import(flow(), c, Some(&entry(c, 8)));
         assert!(witness.check_sent(&flow(), b, a, Some(&entry(c, 8))).is_ok());
+        assert!(witness.check_foreign(&flow(), b).is_ok() && witness.check_foreign(&flow(), c).is_err());
         assert!(
             witness.check_sent(&flow(), a, a, None).is_err(),
             "its connection has not ended: it has left"
@@ -187,6 +199,7 @@ mod tests {
         witness.record_import(flow(), b, Some(&entry(b, 8)));
         witness.record_import(flow(), c, Some(&entry(c, 8)));
         assert!(witness.check_sent(&flow(), b, a, None).is_err(), "an import of its own ends the exception");
+        assert!(witness.check_foreign(&flow(), b).is_err());
     }
 
     /// The switch has confirmed the target, whose import follows the answer, perhaps when a fresh SYN has ended the entry.

@@ -266,6 +266,12 @@ impl World {
                 Sent::Server { to, payload } => (cable, Output::ToServer(to, payload)),
             });
         });
+        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.foreign) {
+            let server = self.fabric.cabling.server_id(Cable { host, server });
+            if let Err(why) = self.witness.check_foreign(&flow, server) {
+                self.oracle.borrow_mut().violation(why);
+            }
+        }
         for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.imports) {
             let server = self.fabric.cabling.server_id(Cable { host, server });
             self.witness.record_import(flow, server, self.fabric.switch.flow(&flow).as_ref());

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use spillway_config::{Any, is_name};
+use spillway_config::Any;
 use spillway_rules::config::FLOWS_MAX;
+use spillway_values::is_name;
 use toml::Spanned;
 
 use super::{Placed, Reader};
