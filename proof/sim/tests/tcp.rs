@@ -9,6 +9,8 @@ const SEEDS: u64 = 90;
 const PACKETS: u64 = 10_000;
 /// Seeds of worlds with many moves.
 const MOVING_SEEDS: u64 = 12;
+/// Seeds of worlds in which requests are handed off.
+const REQUEST_SEEDS: u64 = 12;
 /// Each planted fault is detected within this many seeds.
 const SEEDS_PER_FAULT: u64 = 40;
 
@@ -65,6 +67,34 @@ fn nothing_is_lost_or_altered_where_connections_move_often() {
     );
     println!("{moves} moves");
     assert!(moves > 500 * MOVING_SEEDS, "too few moves: {moves}");
+}
+
+/// Worlds in which half of the moves hand a request off: `spillway-lab sim tcp --requests --swarm` runs others.
+#[test]
+fn each_request_is_executed_once_and_its_origin_learns_once_how_it_ended() {
+    let mut reports: Vec<Report> = Vec::new();
+    run_seeds(
+        0..REQUEST_SEEDS,
+        |seed| run(seed, PACKETS, Worlds::Requests),
+        |report| {
+            let replay =
+                format!("replay with: spillway-lab sim tcp --requests --seed {} --frames", report.seed);
+            assert_eq!(report.violations, Vec::<String>::new(), "{replay}");
+            reports.push(report);
+        },
+    );
+    let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
+    let (handed_off, served, returned) =
+        (sum(|r| r.requests_handed_off), sum(|r| r.requests_served), sum(|r| r.requests_returned));
+    let [stayed, abandoned, unknown] =
+        [sum(|r| r.requests_stayed), sum(|r| r.requests_abandoned), sum(|r| r.requests_unknown)];
+    println!(
+        "{handed_off} arrivals with a request, {served} served elsewhere, {returned} returned, {stayed} stayed, \
+         {abandoned} abandoned, {unknown} unknown"
+    );
+    assert!(handed_off > 100 * REQUEST_SEEDS && served > 20 * REQUEST_SEEDS, "too few requests");
+    assert!(returned > 20 * REQUEST_SEEDS && stayed > 10 * REQUEST_SEEDS, "too few requests come back");
+    assert!(abandoned > 0 && unknown > 0, "too few connections end meanwhile");
 }
 
 #[test]

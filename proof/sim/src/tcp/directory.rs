@@ -9,6 +9,7 @@ use spillway_wire::switch::Flow;
 use super::loss::Loss;
 use super::moves::Moves;
 use super::names::{Handle, Names};
+use super::requests::Requests;
 use super::transit::Transit;
 
 #[derive(Debug)]
@@ -22,6 +23,7 @@ pub(crate) struct Directory {
     /// The latest connection with these ends that the program opened: local address, and the service.
     pub(crate) opened: BTreeMap<(SocketAddr, SocketAddr), Conn>,
     pub(crate) moves: Moves,
+    pub(crate) requests: Requests,
     services: [SocketAddr; 2],
     /// Imports of connections: the server continues the connection from now on.
     pub(crate) imports: Vec<(Flow, usize)>,
@@ -50,6 +52,7 @@ impl Directory {
             flow_of: BTreeMap::new(),
             opened: BTreeMap::new(),
             moves,
+            requests: Requests::new(None, Vec::new()),
             services,
             imports: Vec::new(),
             accepted: Vec::new(),

@@ -1,7 +1,7 @@
 //! The program of a host as one of its servers sees it. The program knows connections by names, which they keep when they
 //! move; a server knows its own connections only.
 
-use spillway_moves::{Arrival, Attachment, Movable};
+use spillway_moves::{Arrival, Attachment, Movable, RequestCommand, RequestEvent};
 use spillway_transport::{Application, Chunk, Conn, Event, Full, Time, Transport};
 
 use super::directory::Directory;
@@ -83,6 +83,31 @@ impl<A: Application> Movable for Local<'_, A> {
         }
         if let Some(transit) = self.directory.arrive(name, handle, arrival.is_return) {
             transit.apply(out, conn);
+        }
+        if !arrival.is_return {
+            let violation = self.directory.requests.arrive(name, self.server, arrival.request.as_ref());
+            self.directory.violations.extend(violation);
+        }
+    }
+
+    fn serves_requests(&self) -> bool {
+        true
+    }
+
+    fn poll_request_command(&mut self, _: Time) -> Option<(Conn, RequestCommand)> {
+        self.directory.requests.next_command(self.server, &self.directory.names)
+    }
+
+    fn on_request<T: Transport>(&mut self, _: Time, event: RequestEvent, _: &mut T) {
+        match event {
+            RequestEvent::Stays { conn, .. } => {
+                let name = self.directory.names.name(self.handle_of(conn));
+                self.directory.requests.stay(name, self.server);
+            }
+            RequestEvent::Ended { number, outcome, .. } => {
+                let violation = self.directory.requests.end(self.server, number, outcome);
+                self.directory.violations.extend(violation);
+            }
         }
     }
 }

@@ -13,6 +13,7 @@
 //! - `restart`: servers that begin anew, without their connections; `loss`: why connections may be lost
 //! - `moves`: when connections move; `moving`: orders, and exports and imports in place, which `compare` checks; `transit`:
 //!   connections between two servers
+//! - `requests`: requests that move with their connections, and what servers learn of them
 //! - `witness`: checks that never two servers transmit for one flow
 //! - `program`: clients and servers, checked by the [`oracle`](crate::oracle)
 //! - `rogue`: a host that violates protocols: `puppet`s (connections that misbehave), floods, noise, forged segments
@@ -46,6 +47,7 @@ mod program;
 mod puppet;
 mod rack;
 mod rack_transport;
+mod requests;
 mod restart;
 mod rogue;
 mod run;

@@ -47,8 +47,12 @@ impl Rack {
         }
     }
 
-    /// Orders a server to move a connection.
+    /// Orders a server to move a connection, for itself or with a request.
     fn order(&mut self, server: usize, flow: Flow) -> bool {
+        let name = self.directory.flows.get(&flow).copied();
+        if name.is_some_and(|name| self.directory.requests.takes(name, server)) {
+            return true;
+        }
         let others = self.members.iter().enumerate().filter(|(other, _)| *other != server);
         let others: Vec<ServerId> =
             others.filter_map(|(_, member)| member.server.agent().map(Agent::id)).collect();

@@ -144,7 +144,7 @@ pub(crate) struct ConditionsMax {
 
 impl Plan {
     pub(crate) fn draw(rng: &mut Rng, worlds: Worlds) -> Plan {
-        let (planted, is_moving) = (worlds.planted(), worlds == Worlds::Moving);
+        let (planted, is_moving) = (worlds.planted(), worlds.are_moving());
         let is_crowded = planted.is_none() && rng.chance(1, 6);
         let may_time_out = planted.is_none() && !is_crowded && rng.chance(1, 4);
         let clients_max = rng.log_uniform(2, 40) as usize; // fits
@@ -187,9 +187,9 @@ impl Plan {
                 When::Sometimes(per_1000),
                 When::Sometimes(per_1000),
             ]);
-            match (worlds, moves) {
-                (Worlds::Moving, When::Never) => When::Always,
-                (Worlds::Moving, When::Sometimes(per_1000)) => When::Sometimes(per_1000.max(OFTEN_PER_1000)),
+            match (is_moving, moves) {
+                (true, When::Never) => When::Always,
+                (true, When::Sometimes(per_1000)) => When::Sometimes(per_1000.max(OFTEN_PER_1000)),
                 _ => moves,
             }
         };

@@ -17,6 +17,7 @@ use super::frames::{datagram_in, ends_of, is_datagram, mac_of};
 use super::local::Local;
 use super::moves::Moves;
 use super::planted_fault::PlantedFault;
+use super::requests::Requests;
 use crate::rng::Rng;
 
 /// Drops that a stack remembers.
@@ -130,6 +131,12 @@ impl Rack {
             retired: Vec::new(),
             ended: Vec::new(),
         }
+    }
+
+    /// From now on half of the moves hand a request off.
+    pub(crate) fn hand_requests_off(&mut self, rng: Rng) {
+        let servers = self.agents().map(Agent::id).collect();
+        self.directory.requests = Requests::new(Some(rng), servers);
     }
 
     pub(crate) fn connections(&self) -> usize {

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::frames::Family;
 use super::moves::Moves;
+use super::requests::RequestCounts;
 use super::world::World;
 use super::worlds::Worlds;
 use crate::phases::{PhasedWorld, run_both_phases};
@@ -49,6 +50,18 @@ pub struct Report {
     pub moves_returned: u64,
     /// Connections that were exported and imported in place, between two frames.
     pub moves_in_place: u64,
+    /// Arrivals of connections with a request that the server is to serve.
+    pub requests_handed_off: u64,
+    /// Requests of which their origin has learned from another server that they were served.
+    pub requests_served: u64,
+    /// Connections that have returned with their requests to the origin.
+    pub requests_returned: u64,
+    /// Requests that have stayed, because their move has failed or was refused.
+    pub requests_stayed: u64,
+    /// Requests whose connections have ended at another server.
+    pub requests_abandoned: u64,
+    /// Requests of which their origin cannot know how they ended.
+    pub requests_unknown: u64,
     /// Control messages that servers sent to the switch.
     pub control_messages: u64,
     /// Segments of servers that did not own the flow, which the switch dropped.
@@ -107,6 +120,9 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
     let of_moves = |of: fn(&Moves) -> u64| -> u64 {
         world.hosts().iter().map(|host| of(&host.rack.directory.moves)).sum()
     };
+    let of_requests = |of: fn(&RequestCounts) -> u64| -> u64 {
+        world.hosts().iter().map(|host| of(&host.rack.directory.requests.counts)).sum()
+    };
     let lost = world.lost();
     let oracle = world.oracle.borrow();
     Report {
@@ -128,6 +144,12 @@ fn run_world(seed: u64, packets: u64, mut world: World) -> Report {
         moves: of_moves(|moves| moves.made),
         moves_returned: of_moves(|moves| moves.returned),
         moves_in_place: of_moves(|moves| moves.in_place),
+        requests_handed_off: of_requests(|counts| counts.handed_off),
+        requests_served: of_requests(|counts| counts.served),
+        requests_returned: of_requests(|counts| counts.returned),
+        requests_stayed: of_requests(|counts| counts.stayed),
+        requests_abandoned: of_requests(|counts| counts.abandoned),
+        requests_unknown: of_requests(|counts| counts.unknown),
         control_messages: world.control_messages,
         not_owner: world.not_owner(),
         reclaimed: world.hosts().iter().map(|host| host.rack.reclaimed()).sum(),

@@ -119,7 +119,13 @@ impl World {
     pub(crate) fn new(seed: u64, worlds: Worlds) -> World {
         let mut rng = Rng::new(seed);
         let plan = Plan::draw(&mut rng, worlds);
-        World::with_plan((seed, rng), plan, worlds.planted())
+        let mut world = World::with_plan((seed, rng), plan, worlds.planted());
+        if worlds == Worlds::Requests {
+            for (host, number) in world.hosts.iter_mut().zip(0..) {
+                host.rack.hand_requests_off(Rng::new(seed.wrapping_add(number)));
+            }
+        }
+        world
     }
 
     /// A world in which nothing goes wrong but what the script says.

@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Only worlds in which connections move often
     #[arg(long, conflicts_with_all = ["planted", "helpers"])]
     moves: bool,
+    /// Only worlds in which connections move often, half of the times with a request that is handed off
+    #[arg(long, conflicts_with_all = ["planted", "helpers", "moves"])]
+    requests: bool,
     /// Run the seeds on all cores, and print only the sum and violations; with --json one object
     #[arg(long)]
     swarm: bool,
@@ -44,6 +47,7 @@ impl Args {
     fn worlds(&self) -> Worlds {
         match self.planted {
             Some(planted) => Worlds::Planted(planted),
+            None if self.requests => Worlds::Requests,
             None if self.moves => Worlds::Moving,
             None => Worlds::All,
         }
@@ -106,7 +110,11 @@ fn line(report: &Report) -> String {
 fn print_violations(args: &Args, report: &Report) {
     let planted = args.planted.map(|planted| format!(" --plant {}", planted.name())).unwrap_or_default();
     let (seed, packets) = (report.seed, args.packets);
-    let moves = if args.moves { " --moves" } else { "" };
+    let moves = match args.worlds() {
+        Worlds::Moving => " --moves",
+        Worlds::Requests => " --requests",
+        Worlds::All | Worlds::Planted(_) => "",
+    };
     let mode = if args.helpers { "--helpers" } else { "--frames" };
     let replay = format!(
         "       replay: spillway-lab sim tcp --seed {seed} --packets {packets} {mode}{moves}{planted}"
@@ -165,6 +173,17 @@ fn run_swarm(args: &Args) -> u64 {
             sum.lost_in_doubt,
             sum.delivered_bytes
         );
+        if args.requests {
+            println!(
+                "{} arrivals with a request to serve; {} served elsewhere, {} returned, {} stayed, {} abandoned, {} unknown",
+                sum.requests_handed_off,
+                sum.requests_served,
+                sum.requests_returned,
+                sum.requests_stayed,
+                sum.requests_abandoned,
+                sum.requests_unknown
+            );
+        }
         return failed;
     };
     let object = json!({
@@ -185,6 +204,12 @@ fn run_swarm(args: &Args) -> u64 {
         "moves": sum.moves,
         "moves_returned": sum.moves_returned,
         "moves_in_place": sum.moves_in_place,
+        "requests_handed_off": sum.requests_handed_off,
+        "requests_served": sum.requests_served,
+        "requests_returned": sum.requests_returned,
+        "requests_stayed": sum.requests_stayed,
+        "requests_abandoned": sum.requests_abandoned,
+        "requests_unknown": sum.requests_unknown,
         "control_messages": sum.control_messages,
         "not_owner": sum.not_owner,
         "reclaimed": sum.reclaimed,
@@ -215,6 +240,12 @@ fn add(sum: &mut Report, report: &Report) {
     sum.moves += report.moves;
     sum.moves_returned += report.moves_returned;
     sum.moves_in_place += report.moves_in_place;
+    sum.requests_handed_off += report.requests_handed_off;
+    sum.requests_served += report.requests_served;
+    sum.requests_returned += report.requests_returned;
+    sum.requests_stayed += report.requests_stayed;
+    sum.requests_abandoned += report.requests_abandoned;
+    sum.requests_unknown += report.requests_unknown;
     sum.control_messages += report.control_messages;
     sum.not_owner += report.not_owner;
     sum.reclaimed += report.reclaimed;
