@@ -409,6 +409,27 @@ fn a_server_imports_a_connection_with_the_ends_of_one_that_has_ended_there() {
     );
 }
 
+/// The switch does not answer for longer than the time after which an ended connection's flow is released.
+#[test]
+fn an_unsettled_move_of_a_connection_that_has_ended_lets_its_server_sleep_until_the_flow_can_be_released() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.is_lost =
+        Box::new(|from, to, payload| from == 2 && to.is_none() && !is_kind(payload, Kind::Heartbeat));
+    let now = rack.now;
+    rack.agent(2).request_move(now, flow(), Some(ServerId(3))).unwrap();
+    rack.agent(2).connection_ended(now, flow());
+    for _ in 0..1_500 {
+        rack.advance(1);
+        let now = rack.now;
+        assert!(rack.agent(2).poll_timeout() > now, "everything that was due has been handled");
+    }
+    assert_eq!(owner(&rack), (FlowState::Owned, ServerId(2)));
+    rack.no_losses();
+    rack.advance(200);
+    assert_eq!(rack.entry(), None);
+}
+
 #[test]
 fn moves_and_their_memory_are_bounded() {
     let mut rack = Rack::with_limits(Limits { moves_max: 0, ..Limits::default() });
