@@ -1,5 +1,9 @@
 //! The `spillway-lab` command: demo, experiments, simulators and control messages of the switch; production hosts do
 //! not need it.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
+#[macro_use]
+mod output;
 
 mod commands;
 mod servers;

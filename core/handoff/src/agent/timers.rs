@@ -125,12 +125,14 @@ impl Agent {
     }
 
     fn poll_releases(&mut self, now: Time) {
-        let due = self.ended.due(now).into_iter().filter(|flow| !self.sources.contains_key(flow));
-        for flow in due.collect::<Vec<_>>() {
+        for flow in self.ended.due(now) {
             let owned = self.owned.get(&flow).copied();
             let next_at = now + self.settings.times.asking() * RELEASE_INTERVALS;
-            if owned.is_some_and(|owned| owned.reclaim.is_some()) {
-                // The flow is not taken back yet: it has no entry.
+            // The move of the connection is not settled: the entry is not known yet.
+            let is_moving = self.sources.contains_key(&flow);
+            // The flow is not taken back yet: it has no entry.
+            let is_requested = owned.is_some_and(|owned| owned.reclaim.is_some());
+            if is_moving || is_requested {
                 self.ended.update(&flow, |ended| ended.next_at = next_at);
                 continue;
             }

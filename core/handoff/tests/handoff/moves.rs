@@ -366,7 +366,20 @@ fn a_server_whose_entry_a_fresh_syn_has_ended_drops_its_connection_and_imports_t
     assert_eq!(owner(&rack), (FlowState::Owned, ServerId(2)));
 }
 
-/// As above, while server 2 asks for a move of the old connection.
+/// The operator has ended the entry, or a fresh SYN has, and server 1 moves no new connection.
+#[test]
+fn a_server_whose_entry_has_ended_gives_its_connection_up_when_it_is_to_move() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.client_opens_again();
+    let now = rack.now;
+    rack.agent(2).request_move(now, flow(), Some(ServerId(3))).unwrap();
+    rack.deliver();
+    assert_eq!(rack.events(2), [Event::Drop { flow: flow(), cause: Cause::Doubt }]);
+    assert!(!rack.may_transmit(2) && rack.entry().is_none());
+}
+
+/// While server 2 asks for a move of the old connection.
 #[test]
 fn a_server_whose_entry_a_fresh_syn_has_ended_ends_its_move_of_the_old_connection() {
     let mut rack = Rack::new();
@@ -407,6 +420,27 @@ fn a_server_imports_a_connection_with_the_ends_of_one_that_has_ended_there() {
         (FlowState::Owned, ServerId(2)),
         "the flow of the new connection is not released"
     );
+}
+
+/// The switch does not answer for longer than the time after which an ended connection's flow is released.
+#[test]
+fn an_unsettled_move_of_a_connection_that_has_ended_lets_its_server_sleep_until_the_flow_can_be_released() {
+    let mut rack = Rack::new();
+    rack.complete(1, 2, STATE);
+    rack.is_lost =
+        Box::new(|from, to, payload| from == 2 && to.is_none() && !is_kind(payload, Kind::Heartbeat));
+    let now = rack.now;
+    rack.agent(2).request_move(now, flow(), Some(ServerId(3))).unwrap();
+    rack.agent(2).connection_ended(now, flow());
+    for _ in 0..1_500 {
+        rack.advance(1);
+        let now = rack.now;
+        assert!(rack.agent(2).poll_timeout() > now, "everything that was due has been handled");
+    }
+    assert_eq!(owner(&rack), (FlowState::Owned, ServerId(2)));
+    rack.no_losses();
+    rack.advance(200);
+    assert_eq!(rack.entry(), None);
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl From<Joined> for Forwarding {
 
 pub(crate) fn run(args: Args) -> ExitCode {
     if args.name == "list" {
-        print!("{}", list());
+        print_line!("{}", list().trim_end());
         return ExitCode::SUCCESS;
     }
     let outcome = match (args.name.as_str(), experiments::by_name(&args.name)) {
@@ -130,7 +130,7 @@ fn run_all(args: &Args) -> Result<Outcome, Error> {
     let directory = args.json.clone().unwrap_or_else(default_directory);
     let mut worst = Outcome::Passed;
     for experiment in experiments::all() {
-        println!("== {}: {}", experiment.name, experiment.question);
+        print_line!("== {}: {}", experiment.name, experiment.question);
         worst = worst.max(run_one(experiment, args, &result_file(experiment, &directory))?);
         if spillway_lab::interrupted().is_some() {
             break;
@@ -161,9 +161,9 @@ fn run_one(experiment: &Experiment, args: &Args, file: &Path) -> Result<Outcome,
     let _slow = args.slow.map(|times| Slowdown::start(times, SLOWDOWN_TIME_MAX)).transpose()?;
     let results =
         record::run_and_record(experiment.name, file, || (experiment.run)(&options, &mut io::stdout()))?;
-    println!("\n{}", table::results(&results));
-    println!("paper: {}", experiment.paper);
-    println!("results: {}", file.display());
+    print_line!("\n{}", table::results(&results));
+    print_line!("paper: {}", experiment.paper);
+    print_line!("results: {}", file.display());
     if results.incomplete {
         eprintln!("spillway-lab bench: {} is incomplete: {}", experiment.name, results.why);
         return Ok(Outcome::Incomplete);

@@ -14,7 +14,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let cleaned = if args.force { spillway_lab::clean_all_runs() } else { spillway_lab::clean() };
     match cleaned {
         Ok(report) => {
-            println!("{report}");
+            print_line!("{report}");
             ExitCode::SUCCESS
         }
         Err(error) => {

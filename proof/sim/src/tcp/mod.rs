@@ -3,7 +3,7 @@
 //!
 //! - [`path`]: one direction of a cable: loss, reordering, copies, damage, delay, a rate limit with a queue
 //! - `plan`: the parameters that a seed draws; `world`: handles all events; `world_frames`:
-//!   frames on their way, `world_faults`: faults, `world_control`: *hold* and
+//!   frames on their way, `world_owners`: what the witness learns, `world_faults`: faults, `world_control`: *hold* and
 //!   *list*, `world_end`: the last checks; `host`: servers, a program and a clock
 //! - `frames`: builds and reads frames; a third of the worlds has IPv6 addresses
 //! - `switch`: the rules of `core/rules` between all hosts, with restarts and pauses; `cabling`: its ports; `fabric`:
@@ -61,6 +61,7 @@ mod world_control;
 mod world_end;
 mod world_faults;
 mod world_frames;
+mod world_owners;
 mod worlds;
 
 pub use run::{Report, run, run_with_trace};

@@ -39,6 +39,8 @@ const FAULT_AFTER_MAX: u64 = 200;
 const MESSAGES_MAX: usize = 4096;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
+/// Maximum number of events at one time. More happen only if a server does not handle what is due, and is woken again and again.
+const EVENTS_AT_ONCE_MAX: u64 = 100_000;
 
 /// Time to recover after a fault that blocks connections, in multiples of the fault's duration.
 const QUIET_FACTOR: u32 = 4;
@@ -82,6 +84,8 @@ enum Output {
 
 pub(crate) struct World {
     pub(super) now: Time,
+    /// Events that have happened at the present time.
+    events_at_once: u64,
     pub(super) rng: Rng,
     pub(super) agenda: Agenda<WorldEvent>,
     pub(super) plan: Plan,
@@ -147,6 +151,7 @@ impl World {
         let mut fabric_rng = rng.fork();
         let mut world = World {
             now,
+            events_at_once: 0,
             fabric: Fabric::draw(now, &plan, &mut fabric_rng),
             witness: Witness::default(),
             script: None,
@@ -272,23 +277,7 @@ impl World {
                 Sent::Server { to, payload } => (cable, Output::ToServer(to, payload)),
             });
         });
-        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.foreign) {
-            let server = self.fabric.cabling.server_id(Cable { host, server });
-            if let Err(why) = self.witness.check_foreign(&flow, server) {
-                self.oracle.borrow_mut().violation(why);
-            }
-        }
-        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.imports) {
-            let server = self.fabric.cabling.server_id(Cable { host, server });
-            self.witness.record_import(flow, server, self.fabric.switch.flow(&flow).as_ref());
-        }
-        // With a SYN cookie no SYN-ACK shows shortly before that a server opens a connection.
-        for (flow, server) in std::mem::take(&mut self.hosts[host].rack.directory.accepted) {
-            let server = self.fabric.cabling.server_id(Cable { host, server });
-            if !self.is_of_another(&flow, server) {
-                self.witness.record_opening(flow, server);
-            }
-        }
+        self.record_owners(host);
         self.excuse_lost();
         self.trace_drops(host);
         self.trace_timeouts(host);
@@ -400,6 +389,15 @@ impl World {
         }
     }
 
+    fn report_standstill(&mut self, event: &WorldEvent) {
+        let event = match event {
+            WorldEvent::Wake(host, _) | WorldEvent::Turn(host) => format!("host {host} is woken again"),
+            _ => "frames arrive".to_owned(),
+        };
+        let what = format!("no time passes: after {EVENTS_AT_ONCE_MAX} events at {} ns {event}", self.now.0);
+        self.oracle.borrow_mut().violation(what);
+    }
+
     fn next_fault(&mut self, rest: Duration) {
         let at =
             self.now + rest + Duration::from_nanos(self.rng.log_uniform(1_000_000, self.plan.fault_ns_max));
@@ -436,7 +434,12 @@ impl PhasedWorld for World {
         let before = self.packets;
         for _ in 0..EVENTS_PER_STEP {
             let Some((at, event)) = self.agenda.take() else { return false };
+            self.events_at_once = if at > self.now { 0 } else { self.events_at_once + 1 };
             self.now = self.now.max(at);
+            if self.events_at_once == EVENTS_AT_ONCE_MAX {
+                self.report_standstill(&event);
+                return false;
+            }
             self.handle(event);
             if self.packets > before {
                 break;

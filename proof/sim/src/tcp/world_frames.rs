@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use spillway_rules::{FlowState, Verdict};
+use spillway_rules::Verdict;
 use spillway_wire::packet::tcp::Flags;
-use spillway_wire::switch::{Flow, ServerId};
+use spillway_wire::switch::ServerId;
 
 use super::cabling::Cable;
 use super::fabric::Leg;
@@ -73,40 +73,6 @@ impl World {
         self.forge(source, seen);
     }
 
-    /// Checks that no other server transmits for the flow of a frame, as the client receives it.
-    fn check_sender(&mut self, source: Cable, frame: &[u8]) -> Result<(), String> {
-        let cabling = &self.fabric.cabling;
-        let Some((service, client)) =
-            ends_of(frame).filter(|(from, _)| cabling.services(source.host).contains(from))
-        else {
-            return Ok(());
-        };
-        let (Ok(Some(seen)), Ok(flow)) = (sniff(frame), Flow::new(client.into(), service.into())) else {
-            return Ok(());
-        };
-        let original = cabling.server_id(Cable { server: 0, ..source });
-        let server = cabling.server_id(source);
-        if self.plan.switch.servers_per_host == 1 || seen.header.flags.contains(Flags::RST) {
-            return Ok(());
-        }
-        let is_new = seen.header.flags.contains(Flags::SYN);
-        let entry = if server == original { None } else { self.fabric.switch.flow(&flow) };
-        if is_new {
-            // The switch drops the answer to a late copy of a SYN whose connection has moved.
-            if self.is_of_another(&flow, server) {
-                return Ok(());
-            }
-            self.witness.record_opening(flow, server);
-        }
-        self.witness.check_sent(&flow, server, original, entry.as_ref())
-    }
-
-    /// Whether the switch says that another server owns a flow.
-    pub(super) fn is_of_another(&self, flow: &Flow, server: ServerId) -> bool {
-        let entry = self.fabric.switch.flow(flow);
-        entry.is_some_and(|entry| entry.state == FlowState::Owned && entry.owner.server != server)
-    }
-
     fn is_to_unknown_host(&self, frame: &[u8]) -> bool {
         let known =
             |end: SocketAddr| (0..self.plan.hosts).any(|host| self.plan.family.address_of(host) == end.ip());
@@ -160,29 +126,6 @@ impl World {
                 }
             }
         }
-    }
-
-    /// Checks that the switch lets only frames of a flow's owner pass, and frames of one server in each generation.
-    fn check_passed(&mut self, departure: &Departure) -> Result<(), String> {
-        let cabling = &self.fabric.cabling;
-        let lets_pass = matches!(departure.verdict, Verdict::FromOwner | Verdict::Switched | Verdict::Routed);
-        let (Some((source, client)), Some(cable), true) = (
-            ends_of(&departure.frame),
-            cabling.at(departure.ingress),
-            lets_pass && self.plan.switch.servers_per_host > 1,
-        ) else {
-            return Ok(());
-        };
-        let service = cabling.service_of(cable, source).unwrap_or(source);
-        let Some(flow) = Flow::new(client.into(), service.into())
-            .ok()
-            .filter(|_| cabling.services(cable.host).contains(&service))
-        else {
-            return Ok(());
-        };
-        let original = cabling.server_id(Cable { server: 0, ..cable });
-        let entry = self.fabric.switch.flow(&flow);
-        self.witness.check_passed(flow, cabling.server_id(cable), original, entry.as_ref())
     }
 
     fn trace_frame(&mut self, leg: std::fmt::Arguments<'_>, frame: &[u8], arrivals: &[Arrival]) {

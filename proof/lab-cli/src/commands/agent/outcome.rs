@@ -33,7 +33,7 @@ impl Outcome {
     /// Prints the outcome. Returns 0 if the switch has fulfilled the request, otherwise 1.
     pub(super) fn print(&self, as_json: bool) -> ExitCode {
         let lines = if as_json { vec![self.json().to_string()] } else { self.lines() };
-        lines.iter().for_each(|line| println!("{line}"));
+        lines.iter().for_each(|line| print_line!("{line}"));
         match self.error() {
             None => ExitCode::SUCCESS,
             Some(error) => {

@@ -106,21 +106,30 @@ pub(super) fn run(args: &Args) -> u64 {
         }));
     }
     if args.json {
-        println!("{}", json!({ "first_seed": args.seed, "seeds": args.seeds, "policies": policy_objects }));
+        print_line!(
+            "{}",
+            json!({ "first_seed": args.seed, "seeds": args.seeds, "policies": policy_objects })
+        );
     }
     0
 }
 
 fn print_policy(name: &str, steps: &[Figures], ratios_to_adaptive: RatiosToReference) {
-    println!(
+    print_line!(
         "{name}: {:.3} of adaptive's p99, {:.3} of its server CPU",
-        ratios_to_adaptive.p99, ratios_to_adaptive.server_cpu
+        ratios_to_adaptive.p99,
+        ratios_to_adaptive.server_cpu
     );
-    println!("  requests/s  p50/us  p99/us  server us/request  messages/batch  batch each/us");
+    print_line!("  requests/s  p50/us  p99/us  server us/request  messages/batch  batch each/us");
     for step in steps {
-        println!(
+        print_line!(
             "  {:10.0} {:7.0} {:7.0} {:18.2} {:15.2} {:14.0}",
-            step.per_s, step.p50_us, step.p99_us, step.server_us, step.messages_per_batch, step.interval_us
+            step.per_s,
+            step.p50_us,
+            step.p99_us,
+            step.server_us,
+            step.messages_per_batch,
+            step.interval_us
         );
     }
 }

@@ -84,10 +84,10 @@ impl Runs {
     /// Prints a report as JSON or as a line of the table.
     fn print(&self, report: &impl Serialize, line: impl Display) {
         if !self.json {
-            return println!("{line}");
+            return print_line!("{line}");
         }
         match serde_json::to_string(report) {
-            Ok(text) => println!("{text}"),
+            Ok(text) => print_line!("{text}"),
             Err(error) => eprintln!("spillway-lab sim: {error}"),
         }
     }
@@ -107,13 +107,13 @@ impl Runs {
         );
         let lines = violations.iter().map(|violation| format!("       VIOLATION: {violation}"));
         for line in lines.chain((!violations.is_empty()).then_some(replay)) {
-            if self.json { eprintln!("{line}") } else { println!("{line}") }
+            if self.json { eprintln!("{line}") } else { print_line!("{line}") }
         }
     }
 
     fn print_total(&self, failed: u64) {
         if !self.json {
-            println!("{} of {} seeds without violations", self.seeds - failed, self.seeds);
+            print_line!("{} of {} seeds without violations", self.seeds - failed, self.seeds);
         }
     }
 }
@@ -159,7 +159,7 @@ fn fault_by_name<T: Copy, const N: usize>(
 /// Writes to a file, or to standard output for `-`. Returns 1 if writing failed, otherwise 0.
 fn write(file: &str, text: &str) -> u64 {
     if file == "-" {
-        println!("{text}");
+        print_line!("{text}");
         return 0;
     }
     match std::fs::write(file, format!("{text}\n")) {

@@ -46,12 +46,14 @@ pub(super) fn run(args: &Args) -> u64 {
     for scenario in scenarios {
         let by_policy: Vec<Vec<Report>> =
             policies.iter().map(|policy| reports(args, scenario, *policy)).collect();
-        println!("{}", scenario.name());
-        println!("  policy     p99/us: median       max  moves: median   max     sum  refused  violations");
+        print_line!("{}", scenario.name());
+        print_line!(
+            "  policy     p99/us: median       max  moves: median   max     sum  refused  violations"
+        );
         by_policy.iter().for_each(|reports| print_policy(reports));
         let ratios = ratios(&by_policy);
         for (name, ratio) in &ratios {
-            println!("  {name}: {ratio:.3}");
+            print_line!("  {name}: {ratio:.3}");
         }
         let ratios: serde_json::Map<_, _> =
             ratios.into_iter().map(|(name, ratio)| (name.to_owned(), json!(ratio))).collect();
@@ -77,8 +79,8 @@ fn reports(args: &Args, scenario: Scenario, policy: PolicyName) -> Vec<Report> {
     if args.decisions {
         for seed in seeds {
             let (report, decisions) = run_with_trace(seed, settings);
-            println!("seed {seed}, {}, {}", scenario.name(), policy.name());
-            decisions.iter().for_each(|line| println!("{line}"));
+            print_line!("seed {seed}, {}, {}", scenario.name(), policy.name());
+            decisions.iter().for_each(|line| print_line!("{line}"));
             reports.push(report);
         }
     } else {
@@ -98,7 +100,7 @@ fn print_policy(reports: &[Report]) {
     let latencies = sorted(reports.iter().map(|report| report.p99_us));
     let moves = sorted(reports.iter().map(|report| report.moves as f64));
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
-    println!(
+    print_line!(
         "  {:9} {:15.0} {:9.0} {:14.0} {:5.0} {:7} {:8} {:11}",
         reports[0].policy.name(),
         median(&latencies),
@@ -133,8 +135,8 @@ fn failed_seeds(args: &Args, by_policy: &[Vec<Report>]) -> u64 {
     let planted = args.planted.map(|planted| format!(" --plant {}", planted.name())).unwrap_or_default();
     let failed = || by_policy.iter().flatten().filter(|report| !report.violations.is_empty());
     for report in failed() {
-        report.violations.iter().for_each(|violation| println!("       VIOLATION: {violation}"));
-        println!(
+        report.violations.iter().for_each(|violation| print_line!("       VIOLATION: {violation}"));
+        print_line!(
             "       replay: spillway-lab sim move-policy --seed {} --seeds 1 --policy {} --scenario {} \
              --decisions{tight}{planted}",
             report.seed,

@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> u64 {
             objects.push(json!({ "report": report, "replay": replay(run, args) }).to_string());
         },
     );
-    println!("{} of {} runs without violations", runs.len() as u64 - failed, runs.len());
+    print_line!("{} of {} runs without violations", runs.len() as u64 - failed, runs.len());
     args.json.as_ref().map_or(failed, |file| failed + write(file, &objects.join("\n")))
 }
 
@@ -80,7 +80,7 @@ fn report(run: Run, args: &Args) -> ScenarioReport {
     };
     let report = std::panic::catch_unwind(|| {
         if args.frames {
-            return run_with_trace(run.seed, moves, |line| println!("{line}"));
+            return run_with_trace(run.seed, moves, |line| print_line!("{line}"));
         }
         run_moves(run.seed, moves)
     });
@@ -103,19 +103,19 @@ fn print(run: Run, report: &ScenarioReport, args: &Args) {
     if run.case.is_some() {
         for (name, outcome) in &report.steps {
             let (seed, timeouts, lost) = (report.seed, report.timeouts, report.lost);
-            println!("{seed:6} {name:42} {outcome:26} timeouts {timeouts:4}  lost {lost:3}");
+            print_line!("{seed:6} {name:42} {outcome:26} timeouts {timeouts:4}  lost {lost:3}");
         }
     } else {
         let moved = report.steps.iter().filter(|(_, outcome)| outcome == "moved").count();
         let (seed, moves, timeouts, lost) = (report.seed, report.steps.len(), report.timeouts, report.lost);
-        println!(
+        print_line!(
             "{seed:6} {moved} of {moves} moves reached their targets  timeouts {timeouts:4}  lost {lost:3}"
         );
     }
     for what in &report.violations {
-        println!("       VIOLATION: {what}");
+        print_line!("       VIOLATION: {what}");
     }
     if !report.violations.is_empty() {
-        println!("       replay: {}", replay(run, args));
+        print_line!("       replay: {}", replay(run, args));
     }
 }

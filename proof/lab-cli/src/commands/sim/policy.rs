@@ -37,7 +37,7 @@ pub(super) fn run(args: &Args) -> u64 {
 fn run_seeds(args: &Args) -> u64 {
     let mut failed = 0;
     if !args.json {
-        println!(
+        print_line!(
             "  seed  course            helpers  processes  connections  requests    late  without   moves  most  \
              over/ms  without  relieved/ms  trace"
         );
@@ -45,21 +45,21 @@ fn run_seeds(args: &Args) -> u64 {
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let report = if args.decisions {
             let (report, decisions) = run_with_trace(seed, args.planted);
-            decisions.iter().for_each(|line| println!("{line}"));
+            decisions.iter().for_each(|line| print_line!("{line}"));
             report
         } else {
             run_one(seed, args)
         };
         failed += u64::from(!report.violations.is_empty());
         if !args.json {
-            println!("{}", line(&report));
+            print_line!("{}", line(&report));
         } else if let Ok(text) = serde_json::to_string(&report) {
-            println!("{text}");
+            print_line!("{text}");
         }
         print_violations(args, &report);
     }
     if !args.json {
-        println!("{} of {} seeds without violations", args.seeds - failed, args.seeds);
+        print_line!("{} of {} seeds without violations", args.seeds - failed, args.seeds);
     }
     failed
 }
@@ -91,7 +91,7 @@ fn print_violations(args: &Args, report: &Report) {
         format!("       replay: spillway-lab sim policy --seed {} --decisions{planted}", report.seed);
     let lines = report.violations.iter().map(|violation| format!("       VIOLATION: {violation}"));
     for line in lines.chain((!report.violations.is_empty()).then_some(replay)) {
-        if args.json { eprintln!("{line}") } else { println!("{line}") }
+        if args.json { eprintln!("{line}") } else { print_line!("{line}") }
     }
 }
 
@@ -133,7 +133,7 @@ fn run_swarm(args: &Args) -> u64 {
             .flat_map(|report| report.violations.iter().map(|violation| (report.seed, violation)))
             .map(|(seed, violation)| json!({"seed": seed, "check": violation.check, "what": violation.what}))
             .collect();
-        println!(
+        print_line!(
             "{}",
             json!({
                 "first_seed": args.seed,
@@ -149,7 +149,7 @@ fn run_swarm(args: &Args) -> u64 {
             })
         );
     } else {
-        println!(
+        print_line!(
             "{} seeds, {failed} with violations; {requests} requests, {late} late ({late_without} without help), \
              {connections} connections, {moves} moves, at most {moves_max} moves of one connection in a minute",
             reports.len()

@@ -20,7 +20,7 @@ pub(super) fn run(args: &Args) -> u64 {
     let runs = &args.runs;
     let mut failed = 0;
     if !runs.json {
-        println!("  seed   steps  time/ms  streams  complete  broken  faults  messages/batch  trace");
+        print_line!("  seed   steps  time/ms  streams  complete  broken  faults  messages/batch  trace");
     }
     for seed in runs.all() {
         let report = run_world(seed, runs.steps, args.planted);

@@ -32,7 +32,7 @@ fn run_seeds(args: &Args) -> u64 {
     let runs = &args.runs;
     let mut failed = 0;
     if !runs.json {
-        println!("  seed   steps  time/ms  sessions  complete  gone  moves  faults  trace");
+        print_line!("  seed   steps  time/ms  sessions  complete  gone  moves  faults  trace");
     }
     for seed in runs.all() {
         let report = run_one(seed, args);
@@ -132,7 +132,7 @@ fn run_swarm(args: &Args) -> u64 {
             .iter()
             .map(|(seed, violation)| json!({"seed": seed, "check": violation.check, "what": violation.what}));
         let violations: Vec<_> = violations.collect();
-        println!(
+        print_line!(
             "{}",
             json!({
                 "first_seed": first_seed,
@@ -151,7 +151,7 @@ fn run_swarm(args: &Args) -> u64 {
             })
         );
     } else {
-        println!(
+        print_line!(
             "{} seeds in {:.0} s, {} with violations; {} steps, {} messages, {} sessions ({} complete, {} gone), \
              {} moves, {} faults",
             totals.seeds,

@@ -62,19 +62,19 @@ pub(super) fn run(args: &Args) -> u64 {
 fn run_seeds(args: &Args) -> u64 {
     let (mut failed, mut objects) = (0, Vec::new());
     if args.json.is_none() {
-        println!(
+        print_line!(
             "  seed  packets    lost  damaged   time/ms  streams  complete  broken  timeouts  faults    moves  bytes       trace"
         );
     }
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
         let report = if args.frames {
-            run_with_trace(seed, args.packets, args.worlds(), |frame| println!("{frame}"))
+            run_with_trace(seed, args.packets, args.worlds(), |frame| print_line!("{frame}"))
         } else {
             run_one(seed, args)
         };
         failed += u64::from(!report.violations.is_empty());
         if args.json.is_none() {
-            println!("{}", line(&report));
+            print_line!("{}", line(&report));
         } else if let Ok(text) = serde_json::to_string(&report) {
             objects.push(text);
         }
@@ -82,7 +82,9 @@ fn run_seeds(args: &Args) -> u64 {
     }
     match &args.json {
         Some(file) => failed += write(file, &objects.join("\n")),
-        None => println!("{} of {} seeds without violations", args.seeds.saturating_sub(failed), args.seeds),
+        None => {
+            print_line!("{} of {} seeds without violations", args.seeds.saturating_sub(failed), args.seeds)
+        }
     }
     failed
 }
@@ -122,7 +124,7 @@ fn print_violations(args: &Args, report: &Report) {
     let lines = report.violations.iter().map(|what| format!("       VIOLATION: {what}"));
     let dropped = report.dropped.iter().map(|what| format!("       dropped: {}", what.trim_start()));
     for line in lines.chain(dropped).chain((!report.violations.is_empty()).then_some(replay)) {
-        if args.json.is_some() { eprintln!("{line}") } else { println!("{line}") }
+        if args.json.is_some() { eprintln!("{line}") } else { print_line!("{line}") }
     }
 }
 
@@ -157,7 +159,7 @@ fn run_swarm(args: &Args) -> u64 {
         },
     );
     let Some(file) = &args.json else {
-        println!(
+        print_line!(
             "{} seeds, {failed} with violations; {} packets, {} of them lost and {} damaged; {} connections, {} of them \
              broken, {} moves and {} in place; lost by silence {}, by restarts {}, in doubt {}; {} bytes, each checked",
             args.seeds,
