@@ -135,6 +135,14 @@ pub enum Event {
         /// The flow of the connection.
         flow: Flow,
     },
+    /// A connection is to come here. From now on the client's packets may arrive before it. Drivers whose packets do not all
+    /// pass [`sort`](crate::Agent::sort), such as those of a kernel's connections, divert the flow's packets before they send
+    /// the next datagram, and pass these to it. [`Import`](Event::Import), [`Deliver`](Event::Deliver) or
+    /// [`Refused`](Event::Refused) ends this; until then the event may come again for another move of the flow.
+    Expect {
+        /// The flow of the connection.
+        flow: Flow,
+    },
     /// Check whether the stack can import the state; then call [`checked`](crate::Agent::checked).
     Check {
         /// The flow of the connection.

@@ -62,6 +62,7 @@ impl Agent {
             }
             let target = Target::new(now, flow, generation, place, (times, held));
             self.targets.insert(flow, (source, target));
+            self.events.push_back(Event::Expect { flow });
         }
         let prepared = self.targets.get_mut(&flow).filter(|(_, target)| target.generation() == generation);
         if let Some(prepared) = prepared.map(|(_, target)| target.prepared(now)) {

@@ -396,7 +396,8 @@ fn a_server_whose_entry_a_fresh_syn_has_ended_ends_its_move_of_the_old_connectio
     rack.deliver();
     let events: Vec<Event> = std::iter::from_fn(|| rack.agent(2).poll_event()).collect();
     let dropped = Event::Drop { flow: flow(), cause: Cause::Foreign };
-    assert_eq!(events, [dropped, Event::Ended { flow: flow(), result: MoveResult::LetGo }]);
+    let ended = Event::Ended { flow: flow(), result: MoveResult::LetGo };
+    assert_eq!(events, [dropped, ended, Event::Expect { flow: flow() }]);
     rack.no_losses();
     rack.advance(5);
     assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
@@ -458,4 +459,21 @@ fn moves_and_their_memory_are_bounded() {
     let events: Vec<Event> = std::iter::from_fn(|| rack.agent(1).poll_event()).collect();
     let ended = Event::Ended { flow: flow(), result: MoveResult::Returned(Some(Reason::NoRoom)) };
     assert!(events.contains(&ended), "{events:?}");
+}
+
+/// A driver that diverts packets must do it before *prepared* leaves: the switch sends packets here from then on.
+#[test]
+fn a_target_expects_a_connection_before_it_says_that_it_is_prepared() {
+    let mut rack = Rack::new();
+    let now = rack.now;
+    rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
+    rack.deliver_from(1);
+    let event = rack.agent(2).poll_event();
+    assert_eq!(event, Some(Event::Expect { flow: flow() }));
+    assert_eq!(owner(&rack).0, FlowState::Asked, "no datagram has left since");
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
+    // A repeated *prepare* is the same move.
+    rack.advance(3);
+    assert_eq!(rack.agent(2).poll_event(), None);
 }

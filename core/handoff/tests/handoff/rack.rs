@@ -141,6 +141,15 @@ impl Rack {
         panic!("the servers never stop sending");
     }
 
+    /// Delivers what one server sends now. The others do not answer yet.
+    pub fn deliver_from(&mut self, server: u8) {
+        let now = self.now;
+        self.agent(server).handle_timeout(now);
+        while let Some(transmit) = self.agent(server).poll_transmit(now) {
+            self.send(server, transmit);
+        }
+    }
+
     fn send(&mut self, from: u8, transmit: Transmit) {
         match transmit {
             Transmit::Server { to: ServerId(to), payload } => {
@@ -230,11 +239,11 @@ impl Rack {
         self.agent(server).may_transmit(now, (place(server), client()))
     }
 
-    /// All events of a server, except those for logs.
+    /// All events of a server, except those for logs, and those for drivers that divert packets.
     pub fn events(&mut self, server: u8) -> Vec<Event> {
         let agent = self.agent(server);
         let all = std::iter::from_fn(|| agent.poll_event());
-        all.filter(|event| !matches!(event, Event::Ended { .. })).collect()
+        all.filter(|event| !matches!(event, Event::Ended { .. } | Event::Expect { .. })).collect()
     }
 
     /// Server `from` prepares a move to server `to`; the switch holds the flow.

@@ -38,6 +38,8 @@ impl Server {
 
     fn handle_agent_event<A: Movable>(&mut self, application: &mut A, now: Time, event: Event) {
         match event {
+            // All frames pass the agent.
+            Event::Expect { .. } => {}
             Event::Export { flow } => self.exports.push_back(flow),
             Event::Check { flow, generation, state } => {
                 let result = self.check(application, now, flow, &state);
