@@ -312,6 +312,7 @@ mod tests {
             recovery: None,
             attachment: None,
             request: None,
+            socket_options: None,
         };
         state.encode()
     }

@@ -2,11 +2,13 @@
 
 mod vectors;
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use spillway_wire::state::{
-    ATTACHMENT_BYTES_MAX, Agreed, Attachment, ConnectionState, Controller, Epoch, Features, Finish,
-    HandedRequest, Phase, Purpose, QUEUE_BYTES_MAX, Receiving, Recovery, Segment, Sending, Stage, Stamps,
-    StateError, Undo,
+    ATTACHMENT_BYTES_MAX, Agreed, Attachment, Buffer, ConnectionState, Controller, Epoch, Features, Finish,
+    HandedRequest, KeepAlive, Phase, Purpose, QUEUE_BYTES_MAX, Receiving, Recovery, Segment, Sending,
+    SocketOptions, Stage, Stamps, StateError, Undo,
 };
 use spillway_wire::switch::ServerId;
 use spillway_wire::{Bytes, Chunks};
@@ -52,6 +54,7 @@ fn plain() -> ConnectionState {
         recovery: None,
         attachment: None,
         request: None,
+        socket_options: None,
     }
 }
 
@@ -77,6 +80,29 @@ fn with_request() -> ConnectionState {
         purpose: Purpose::NotServed,
     };
     ConnectionState { request: Some(request), ..kernel() }
+}
+
+/// The state of a kernel's connection, with all options of its socket.
+fn with_socket_options() -> ConnectionState {
+    let options = SocketOptions {
+        no_delay: Some(true),
+        cork: Some(false),
+        keep_alive: Some(KeepAlive {
+            is_on: true,
+            idle: Duration::from_secs(7_200),
+            interval: Duration::from_secs(75),
+            probes: 9,
+        }),
+        user_timeout_ms: Some(30_000),
+        congestion_control: Some("cubic".to_owned()),
+        send_buffer: Some(Buffer { bytes: 87_040, is_fixed: false }),
+        receive_buffer: Some(Buffer { bytes: 131_072, is_fixed: true }),
+        reuses_address: Some(true),
+        is_nonblocking: true,
+        has_ended_reading: false,
+        has_microsecond_stamps: true,
+    };
+    ConnectionState { socket_options: Some(options), ..kernel() }
 }
 
 /// A state with data in flight and all optional fields.
@@ -180,7 +206,12 @@ fn emitted(state: &ConnectionState) -> Vec<u8> {
 #[test]
 fn states_equal_their_vectors() {
     let vectors = Vectors::read(include_str!("../golden/state-2.hex"));
-    for (name, state) in [("kernel", kernel()), ("everything", full()), ("request", with_request())] {
+    for (name, state) in [
+        ("kernel", kernel()),
+        ("everything", full()),
+        ("request", with_request()),
+        ("socket options", with_socket_options()),
+    ] {
         let bytes = emitted(&state);
         assert_eq!(hex(&bytes), hex(vectors.bytes(name)), "{name} should equal its vector");
         assert_eq!(ConnectionState::parse(&bytes), Ok(state), "{name} should be parsed");
@@ -325,10 +356,8 @@ fn a_request_has_an_origin_and_a_purpose_and_stands_once() {
         assert_eq!(changed(10, code), Err(StateError::Field("purpose of the request")));
     }
     assert_eq!(changed(11, 1), Err(StateError::Field("reserved byte of the request")));
-    assert_eq!(
-        parse_changed(&state, |bytes| bytes[at - 1] = 11),
-        Err(StateError::Field("extension with a request"))
-    );
+    // The fields are longer than the extension says.
+    assert_eq!(parse_changed(&state, |bytes| bytes[at - 1] = 11), Err(StateError::Truncated));
     let unknown = parse_changed(&state, |bytes| bytes[at - 5] = 9);
     assert_eq!(unknown, Err(StateError::Field("needed features")), "the head announces a request");
     let twice = parse_changed(&state, |bytes| {
@@ -338,7 +367,23 @@ fn a_request_has_an_origin_and_a_purpose_and_stands_once() {
         let fields = u32::try_from(bytes.len() - HEAD_BYTES - CHECKSUM_BYTES).unwrap();
         bytes[16..20].copy_from_slice(&fields.to_be_bytes());
     });
-    assert_eq!(twice, Err(StateError::Field("extension with a request")));
+    assert_eq!(twice, Err(StateError::Field("extension")));
+}
+
+#[test]
+fn socket_options_need_no_feature_and_are_checked() {
+    let state = with_socket_options();
+    assert_eq!(state.needs(), Features::default());
+    let none = ConnectionState { socket_options: Some(SocketOptions::default()), ..kernel() };
+    assert_eq!(ConnectionState::parse(&emitted(&none)), Ok(none.clone()));
+    let at = emitted(&state).windows(5).position(|five| five == b"cubic").unwrap();
+    let changed = |offset: usize, value: u8| parse_changed(&state, |bytes| bytes[offset] = value);
+    assert_eq!(changed(at, b' '), Err(StateError::Field("name of the congestion control")));
+    assert_eq!(changed(at - 1, 0), Err(StateError::Field("name of the congestion control")));
+    let too_long = StateError::TooMany("bytes in the name of the congestion control");
+    assert_eq!(changed(at - 1, 16), Err(too_long));
+    let end = emitted(&state).len() - CHECKSUM_BYTES;
+    assert_eq!(changed(end - 1, 2), Err(StateError::Field("flag")));
 }
 
 #[test]
@@ -370,6 +415,7 @@ fn any_state() -> impl Strategy<Value = ConnectionState> {
         state.sending.queue = queue.into_iter().collect();
         state.receiving.late = late;
         state.request = with_request().request.filter(|_| numbers.1.is_some());
+        state.socket_options = with_socket_options().socket_options.filter(|_| numbers.0.is_some());
         state.attachment = attachment.map(|(name, bytes)| Attachment::new(&name, bytes).unwrap());
         state.agreed.stamps =
             stamps.map(|(clock, recent, recent_age_ns)| Stamps { clock, recent, recent_age_ns });

@@ -322,6 +322,7 @@ mod tests {
             recovery: None,
             attachment: None,
             request: None,
+            socket_options: None,
         }
     }
 

@@ -55,6 +55,7 @@ impl Reading {
             recovery: None,
             attachment: None,
             request: None,
+            socket_options: None,
         }
     }
 

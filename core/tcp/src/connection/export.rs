@@ -52,6 +52,7 @@ impl Connection {
             recovery: Some(moving::recovery::to_wire(self.recovery.export(now, &self.timers))),
             attachment: None,
             request: None,
+            socket_options: None,
         }
     }
 

@@ -6,9 +6,10 @@ use core::net::SocketAddr;
 use super::attachment::{ATTACHMENT_BYTES_MAX, Attachment, PROTOCOL_BYTES_MAX};
 use super::error::StateError;
 use super::features::Features;
-use super::fields::{QUEUE_BYTES_MAX, RANGES_MAX, Reader, Writer};
-use super::handed_request::{HANDED_REQUEST_BYTES, HandedRequest};
+use super::fields::{Data, QUEUE_BYTES_MAX, RANGES_MAX, Reader, Writer};
+use super::handed_request::HandedRequest;
 use super::recovery::Recovery;
+use super::socket_options::SocketOptions;
 use crate::{Bytes, Chunks};
 
 /// The synchronized states without TIME-WAIT (RFC 9293 §3.3.2).
@@ -48,6 +49,8 @@ pub struct ConnectionState {
     pub attachment: Option<Attachment>,
     /// The request that moves with the connection, if it is handed off.
     pub request: Option<HandedRequest>,
+    /// The options of the kernel's socket that the connection had. An importing end without sockets ignores them.
+    pub socket_options: Option<SocketOptions>,
 }
 
 /// The options negotiated in the SYNs.
@@ -150,6 +153,8 @@ const EXTENSIONS_MAX: usize = 64;
 const EXTENSION_BYTES_MAX: usize = 4096;
 /// The extension with a [`HandedRequest`].
 const EXTENSION_REQUEST: u16 = 1;
+/// The extension with [`SocketOptions`].
+const EXTENSION_SOCKET_OPTIONS: u16 = 2;
 
 impl ConnectionState {
     /// The features that an importing end must have.
@@ -176,11 +181,12 @@ impl ConnectionState {
             out.bytes(attachment.protocol().as_bytes());
             out.data(attachment.bytes());
         });
-        out.length(usize::from(self.request.is_some()));
+        out.length(usize::from(self.request.is_some()) + usize::from(self.socket_options.is_some()));
         if let Some(request) = &self.request {
-            out.u16(EXTENSION_REQUEST);
-            out.length(HANDED_REQUEST_BYTES);
-            request.write(out);
+            out.extension(EXTENSION_REQUEST, |out| request.write(out));
+        }
+        if let Some(options) = &self.socket_options {
+            out.extension(EXTENSION_SOCKET_OPTIONS, |out| options.write(out));
         }
     }
 
@@ -205,6 +211,7 @@ impl ConnectionState {
             recovery: from.option(Recovery::read)?,
             attachment: from.since_version_2(|from| from.option(read_attachment))?.flatten(),
             request: None,
+            socket_options: None,
         };
         from.since_version_2(|from| state.read_extensions(from))?;
         Ok(state)
@@ -215,14 +222,16 @@ impl ConnectionState {
     fn read_extensions(&mut self, from: &mut Reader<'_>) -> Result<(), StateError> {
         from.each(EXTENSIONS_MAX, "extensions", |from| {
             let number = from.u16()?;
-            if number != EXTENSION_REQUEST {
-                return from.bytes(EXTENSION_BYTES_MAX, "bytes of an extension").map(drop);
-            }
-            if from.u32()? as usize != HANDED_REQUEST_BYTES || self.request.is_some() {
-                return Err(StateError::Field("extension with a request"));
-            }
-            self.request = Some(HandedRequest::read(from)?);
-            Ok(())
+            let bytes = from.bytes(EXTENSION_BYTES_MAX, "bytes of an extension")?;
+            let mut fields = Reader::new(bytes, Data::Inline);
+            let is_first = match number {
+                EXTENSION_REQUEST => self.request.replace(HandedRequest::read(&mut fields)?).is_none(),
+                EXTENSION_SOCKET_OPTIONS => {
+                    self.socket_options.replace(SocketOptions::read(&mut fields)?).is_none()
+                }
+                _ => return Ok(()),
+            };
+            if is_first && fields.is_empty() { Ok(()) } else { Err(StateError::Field("extension")) }
         })
     }
 }

@@ -56,6 +56,17 @@ impl Writer {
         self.fields.extend_from_slice(bytes);
     }
 
+    /// An extension: its number, its length, and its fields. It has no data.
+    pub(super) fn extension(&mut self, number: u16, write: impl FnOnce(&mut Self)) {
+        self.u16(number);
+        let length_at = self.fields.len();
+        self.length(0);
+        let start = self.fields.len();
+        write(self);
+        let length = u32::try_from(self.fields.len() - start).unwrap_or(u32::MAX); // some hundred bytes
+        self.fields[length_at..start].copy_from_slice(&length.to_be_bytes());
+    }
+
     /// A length; the bytes follow as data.
     pub(super) fn data(&mut self, bytes: &Bytes) {
         self.length(bytes.len());

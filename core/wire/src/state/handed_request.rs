@@ -4,9 +4,6 @@ use super::error::StateError;
 use super::fields::{Reader, Writer};
 use crate::switch::ServerId;
 
-/// Bytes of a request's fields.
-pub(super) const HANDED_REQUEST_BYTES: usize = 12;
-
 /// A request whose connection was handed off: the importing server serves it, or gets it back (Prism §4.1, §5.4). The bytes of
 /// the request are in the receiving queue and in the attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

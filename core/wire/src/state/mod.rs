@@ -12,7 +12,7 @@
 //! neither [`ConnectionState::encode`] nor [`ConnectionState::decode`] copies them. docs/wire.md has the layout.
 //!
 //! - `connection`: the state and its fields; `recovery`: those of loss recovery; `attachment`: the application's bytes;
-//!   `handed_request`: the request that moves with the connection
+//!   `handed_request`: the request that moves with the connection; `socket_options`: those of the kernel's socket
 //! - `features`: what a reader must know
 //! - `fields`: reads and writes numbers and bytes; `layout`: head, data and checksum
 //! - `error`: why bytes are not a state
@@ -25,6 +25,7 @@ mod fields;
 mod handed_request;
 mod layout;
 mod recovery;
+mod socket_options;
 
 pub use attachment::{ATTACHMENT_BYTES_MAX, Attachment, AttachmentError, PROTOCOL_BYTES_MAX};
 pub use connection::{Agreed, ConnectionState, Finish, Receiving, Sending, Stage, Stamps};
@@ -33,3 +34,4 @@ pub use features::Features;
 pub use fields::{QUEUE_BYTES_MAX, RANGES_MAX};
 pub use handed_request::{HandedRequest, Purpose};
 pub use recovery::{Controller, Epoch, Phase, Recovery, SEGMENTS_MAX, Segment, Undo};
+pub use socket_options::{Buffer, KeepAlive, SocketOptions};
