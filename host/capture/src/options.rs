@@ -69,6 +69,15 @@ pub struct Buffer {
     pub is_fixed: bool,
 }
 
+/// Room that a restored connection needs in its socket's buffers, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needed {
+    /// For the send queue.
+    pub sending: usize,
+    /// For the unread bytes, and for those that the peer may send.
+    pub receiving: usize,
+}
+
 impl SocketOptions {
     /// Reads the options of a socket that is not in repair mode, which would change SO_REUSEADDR. Some are in its diagnosis.
     pub(crate) fn read(fd: &OwnedFd, eligible: &Eligible) -> Result<SocketOptions, CaptureError> {
@@ -99,17 +108,16 @@ impl SocketOptions {
     }
 
     /// Sets the options of a new socket before it is connected, except those of [`finish`](Self::finish). The buffers have
-    /// room for `sending` and `receiving` bytes, and keep their size until then. Returns whether the congestion control is
-    /// as wanted.
-    pub(crate) fn apply(&self, fd: &OwnedFd, sending: usize, receiving: usize) -> Result<bool, CaptureError> {
+    /// room for `needed`, and keep their size until then. Returns whether the congestion control is as wanted.
+    pub(crate) fn apply(&self, fd: &OwnedFd, needed: Needed) -> Result<bool, CaptureError> {
         let apply = || -> io::Result<bool> {
             let bytes = |buffer: Option<Buffer>| buffer.map(|buffer| buffer.bytes);
             let send_default =
                 bytes(self.send_buffer).map_or_else(|| sockopt::socket_send_buffer_size(fd), Ok)?;
             let receive_default =
                 bytes(self.receive_buffer).map_or_else(|| sockopt::socket_recv_buffer_size(fd), Ok)?;
-            sockopt::set_socket_send_buffer_size_force(fd, asked(send_default, sending))?;
-            sockopt::set_socket_recv_buffer_size_force(fd, asked(receive_default, receiving))?;
+            sockopt::set_socket_send_buffer_size_force(fd, asked(send_default, needed.sending))?;
+            sockopt::set_socket_recv_buffer_size_force(fd, asked(receive_default, needed.receiving))?;
             // A new socket has none of these.
             if self.no_delay == Some(true) {
                 sockopt::set_tcp_nodelay(fd, true)?;
@@ -142,8 +150,19 @@ impl SocketOptions {
         apply().map_err(system("set the socket's options"))
     }
 
-    /// Lets the kernel adjust the buffers again that the application has not fixed.
-    pub(crate) fn finish(&self, fd: &OwnedFd) {
+    /// Gives the buffers the sizes of the old socket: otherwise they, and the windows with them, would grow with each move. Lets
+    /// the kernel adjust those again that the application has not fixed.
+    pub(crate) fn finish(&self, fd: &OwnedFd, needed: Needed) {
+        let enlarged = |buffer: Option<Buffer>, needed| {
+            buffer.map(|buffer| buffer.bytes).filter(|bytes| asked(*bytes, needed) > bytes / 2)
+        };
+        // These calls cannot fail, because others of their kind have not.
+        if let Some(bytes) = enlarged(self.send_buffer, needed.sending) {
+            let _ = sockopt::set_socket_send_buffer_size_force(fd, bytes / 2);
+        }
+        if let Some(bytes) = enlarged(self.receive_buffer, needed.receiving) {
+            let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes / 2);
+        }
         let lock =
             |buffer: Option<Buffer>, bit| if buffer.is_some_and(|buffer| buffer.is_fixed) { bit } else { 0 };
         let locks =

@@ -353,7 +353,7 @@ mod tests {
                 }
                 assert_eq!(joined, data);
             }
-            assert_eq!(long.split(usize::MAX), [long.clone()]);
+            assert_eq!(long.split(usize::MAX), std::slice::from_ref(&long));
             assert_eq!(packet(family, b"ab", false).split(0).len(), 2);
         }
     }
