@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use spillway_bpf::{Removal, RemovedSockets};
 use spillway_capture::{
     Captured, Capturer, CopyLimits, GRACE, Injector, Leaving, Live, PeerPacket, Step, import,
 };
@@ -237,6 +238,29 @@ fn a_socket_that_does_not_move_gets_its_copies() {
         };
         let server = cable.server.run_inside(work).unwrap();
         assert_eq!(cable.client_timeouts(), before);
+        server
+    });
+}
+
+/// The switch may forget the old socket when the kernel has removed it, and nothing of it waits in TIME-WAIT.
+#[test]
+fn the_end_of_a_moved_socket_is_reported_by_its_cookie() {
+    with_two_servers("cap-removed", |cable, _, server| {
+        let mut removed = RemovedSockets::load(16).unwrap();
+        cable.hold();
+        let captured = cable.server.run_inside(|| copying().export(server).unwrap()).unwrap();
+        removed.watch(captured.cookie()).unwrap();
+        let server = TcpStream::from(take_over(cable, &captured).socket);
+        let mut leaving = captured.accepted();
+        cable.release_to(1);
+        assert_eq!(removed.poll().unwrap(), None, "the socket is still there");
+        while leaving.poll(Instant::now() + GRACE).unwrap() != Step::Ended {}
+        let mut removal = None;
+        wait_until("the kernel has removed the socket", || {
+            removal = removed.poll().unwrap();
+            removal.is_some()
+        });
+        assert_eq!(removal, Some(Removal { cookie: leaving.cookie(), may_be_in_time_wait: false }));
         server
     });
 }
