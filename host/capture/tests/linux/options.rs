@@ -1,6 +1,6 @@
 //! Socket options travel beside the state.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -9,7 +9,7 @@ use spillway_capture::{Buffer, Injector, SocketOptions, export, import};
 
 use crate::cable::{Cable, Family, skipped, wait_until};
 use crate::kernel::info;
-use crate::moving::Moving;
+use crate::moving::{Moving, resumed};
 use crate::stream::Pattern;
 
 /// Bit of `tcpi_options`: timestamps in microseconds.
@@ -55,6 +55,50 @@ fn options_are_restored() {
     drop(client);
 }
 
+/// A restored socket has room for both queues and the window, which is more than the kernel needed for them before.
+#[test]
+fn buffers_do_not_grow_with_moves() {
+    if skipped() {
+        return;
+    }
+    let cable = Cable::new("cap-buffers", Family::V4, &[]);
+    // The client's window is small: the server's send buffer fills.
+    let (client, server) =
+        cable.connection(|client| sockopt::set_socket_recv_buffer_size(client, 16 << 10).unwrap());
+    let sizes = |stream: &TcpStream| {
+        (sockopt::socket_send_buffer_size(stream).unwrap(), sockopt::socket_recv_buffer_size(stream).unwrap())
+    };
+    let work = || {
+        let (mut requests, mut replies) =
+            ((Pattern::new(1), Pattern::new(1)), (Pattern::new(2), Pattern::new(2)));
+        let most = (largest_buffer("tcp_wmem"), largest_buffer("tcp_rmem"));
+        let mut moving = Moving::new(&cable, server);
+        for _ in 0..10 {
+            moving.stream.set_nonblocking(true).unwrap();
+            let mut written = 0;
+            while let more @ 1.. = replies.0.write_some(&moving.stream, 1 << 20) {
+                written += more;
+            }
+            moving.stream.set_nonblocking(false).unwrap();
+            requests.0.write(&client, 10_000);
+            let before = sizes(&moving.stream);
+            (moving, _) = moving.step();
+            let after = sizes(&moving.stream);
+            let is_bounded = after.0 <= before.0.max(most.0) && after.1 <= before.1.max(most.1);
+            assert!(is_bounded, "{before:?}, then {after:?}; the kernel enlarges buffers to {most:?}");
+            replies.1.read(&client, written);
+            requests.1.read(&moving.stream, 10_000);
+        }
+    };
+    cable.server.run_inside(work).unwrap();
+}
+
+/// Size up to which the kernel enlarges buffers itself.
+fn largest_buffer(sysctl: &str) -> usize {
+    let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{sysctl}")).unwrap();
+    sizes.split_whitespace().last().unwrap().parse().unwrap()
+}
+
 /// Waits while the child of another test, between `fork` and `exec`, has a copy of the listening socket before.
 fn listen(address: SocketAddr) -> TcpListener {
     let mut listener = None;
@@ -83,12 +127,12 @@ fn a_listening_socket_can_be_bound_while_a_moved_connection_lives() {
         // The same with options of a connection that does not come from a kernel, and after a move that failed.
         let captured = export(moving.stream).unwrap();
         let state = captured.state().clone();
-        captured.close_silently().unwrap();
+        assert_eq!(captured.close_without_grace().unwrap(), []);
         let restored = import(&state, &SocketOptions::default()).unwrap();
         let live = restored.go_live(&Injector::open().unwrap()).unwrap();
         drop(_listener);
         let listener = listen(address);
-        let resumed = export(live.socket).unwrap().resume().unwrap();
+        let resumed = resumed(export(live.socket).unwrap());
         drop(listener);
         let _listener = listen(address);
         drop(resumed);
@@ -113,7 +157,7 @@ fn a_missing_congestion_control_is_reported_and_replaced() {
             ..captured.options().clone()
         };
         let state = captured.state().clone();
-        captured.close_silently().unwrap();
+        assert_eq!(captured.close_without_grace().unwrap(), []);
         let restored = import(&state, &options).unwrap();
         assert!(!restored.has_congestion_control());
         let live = restored.go_live(&Injector::open().unwrap()).unwrap();
@@ -123,7 +167,7 @@ fn a_missing_congestion_control_is_reported_and_replaced() {
         let has_unit = info(&live.socket).tcpi_options & MICROSECOND_STAMPS != 0;
         let captured = export(live.socket).unwrap();
         assert_eq!(captured.options().has_microsecond_stamps, has_unit);
-        let (moving, _) = Moving::new(&cable, captured.resume().unwrap().into()).step();
+        let (moving, _) = Moving::new(&cable, resumed(captured)).step();
         assert_eq!(info(&moving.stream).tcpi_options & MICROSECOND_STAMPS != 0, has_unit);
         Pattern::new(1).write(&moving.stream, 1_000);
         Pattern::new(1).read(&client, 1_000);

@@ -15,7 +15,7 @@ use crate::moving::{Moving, assert_unseen, moves};
 use crate::stream::{Pattern, unread};
 
 /// Passes a state through a stack: imports and exports it.
-fn through_stack(state: &ConnectionState) -> ConnectionState {
+pub fn through_stack(state: &ConnectionState) -> ConnectionState {
     let prefix = if state.local.is_ipv4() { 24 } else { 64 };
     let settings = Settings {
         resolver: Resolver::Driver,
