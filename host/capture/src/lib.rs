@@ -9,15 +9,15 @@
 //! The state is that of `spillway_wire::state`, so the user-level stack imports what the kernel exports, and the other way
 //! round. [`SocketOptions`] travel beside it. docs/capture.md has the order of the steps and what repair mode cannot do.
 //!
-//! Both directions act in the network namespace of the calling thread and need CAP_NET_ADMIN there; [`Injector`] needs
-//! CAP_NET_RAW.
+//! Both directions act in the network namespace of the calling thread and need CAP_NET_ADMIN there; [`Injector`] and
+//! [`PacketInjector`] need CAP_NET_RAW.
 //!
 //! - `captured`, `restored`: the two types above; `export`, `import`: their constructors
 //! - `eligible`: which sockets are refused, by the names in `refusal`; `diag`: what only the kernel's diagnosis reveals
 //! - `dump`: reads a socket's connection; `reading`: what was read, as a state; `plan`: a state as numbers of the kernel
 //! - `repair`: repair mode; `held`: a socket in it; `muted`: one that sends nothing; `filter`: the filter
 //! - `ends`, `queues`: the ends and the bytes of both queues; `options`: socket options; `info`: TCP_INFO
-//! - `inject`: segments on behalf of the peer
+//! - `inject`: segments on behalf of the peer; `packet_injection`: packets that were held meanwhile
 //! - `system`: the system calls without a safe wrapper, and all `unsafe` code
 
 #![deny(unsafe_code)]
@@ -36,6 +36,7 @@ mod info;
 mod inject;
 mod muted;
 mod options;
+mod packet_injection;
 mod plan;
 mod queues;
 mod reading;
@@ -51,5 +52,6 @@ pub use export::export;
 pub use import::import;
 pub use inject::Injector;
 pub use options::{Buffer, KeepAlive, SocketOptions};
+pub use packet_injection::{InjectError, PacketInjector, SocketInjector};
 pub use refusal::Refusal;
 pub use restored::{Live, Restored};
