@@ -134,7 +134,7 @@ impl SocketInjector<'_> {
 
     /// Returns the packet without padding and with a complete checksum.
     fn check<'p>(&self, packet: &'p [u8]) -> Result<Cow<'p, [u8]>, InjectError> {
-        let (addresses, header_bytes, segment, pseudo) = parse(packet)?;
+        let Tcp { addresses, header_bytes, segment, pseudo } = Tcp::parse(packet)?;
         if addresses != (self.peer.ip(), self.local.ip()) {
             return Err(InjectError::OtherConnection);
         }
@@ -156,21 +156,33 @@ impl SocketInjector<'_> {
     }
 }
 
-/// The packet's source and destination, the bytes of its IP headers, its TCP segment, and the pseudo-header's sum for it.
-fn parse(packet: &[u8]) -> Result<((IpAddr, IpAddr), usize, &[u8], Sum), InjectError> {
-    let not_tcp = InjectError::Packet(PacketError::Unsupported(Layer::Tcp));
-    if packet.first().is_some_and(|byte| byte >> 4 == 4) {
-        let (header, header_bytes, segment) = ipv4::Header::parse(packet)?;
-        let pseudo = pseudo_v4(header.source, header.target, header.protocol, header.payload_bytes.into());
-        let addresses = (header.source.into(), header.target.into());
-        let is_tcp = header.protocol == ipv4::PROTOCOL_TCP;
-        if is_tcp { Ok((addresses, header_bytes, segment, pseudo)) } else { Err(not_tcp) }
-    } else {
-        let (header, header_bytes, segment) = ipv6::Header::parse(packet)?;
-        let pseudo = pseudo_v6(header.source, header.target, header.protocol, header.payload_bytes.into());
-        let addresses = (header.source.into(), header.target.into());
-        let is_tcp = header.protocol == ipv4::PROTOCOL_TCP;
-        if is_tcp { Ok((addresses, header_bytes, segment, pseudo)) } else { Err(not_tcp) }
+/// A TCP packet.
+struct Tcp<'a> {
+    /// Source and destination.
+    addresses: (IpAddr, IpAddr),
+    /// Bytes of its IP headers.
+    header_bytes: usize,
+    segment: &'a [u8],
+    /// The pseudo-header's sum for the segment.
+    pseudo: Sum,
+}
+
+impl Tcp<'_> {
+    fn parse(packet: &[u8]) -> Result<Tcp<'_>, PacketError> {
+        let (tcp, protocol) = if packet.first().is_some_and(|byte| byte >> 4 == 4) {
+            let (header, header_bytes, segment) = ipv4::Header::parse(packet)?;
+            let pseudo =
+                pseudo_v4(header.source, header.target, header.protocol, header.payload_bytes.into());
+            let addresses = (header.source.into(), header.target.into());
+            (Tcp { addresses, header_bytes, segment, pseudo }, header.protocol)
+        } else {
+            let (header, header_bytes, segment) = ipv6::Header::parse(packet)?;
+            let pseudo =
+                pseudo_v6(header.source, header.target, header.protocol, header.payload_bytes.into());
+            let addresses = (header.source.into(), header.target.into());
+            (Tcp { addresses, header_bytes, segment, pseudo }, header.protocol)
+        };
+        if protocol == ipv4::PROTOCOL_TCP { Ok(tcp) } else { Err(PacketError::Unsupported(Layer::Tcp)) }
     }
 }
 
@@ -269,7 +281,7 @@ mod tests {
     fn a_checksum_that_was_left_to_the_hardware_is_completed() {
         for is_ipv4 in [true, false] {
             let (whole, at) = packet(is_ipv4);
-            let (.., pseudo) = parse(&whole).unwrap();
+            let pseudo = Tcp::parse(&whole).unwrap().pseudo;
             let mut partial = whole.clone();
             let place = at + CHECKSUM_OFFSET..at + CHECKSUM_OFFSET + 2;
             partial[place].copy_from_slice(&(!pseudo.finish()).to_be_bytes());
