@@ -9,13 +9,27 @@ use super::link::{CLIENT, Frames, SERVER, isolated};
 use super::{LOCAL, PEER, frame, hold, loaded};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const HOLDS: usize = 300;
+const HOLDS: usize = 2_000;
 /// Bytes before the packet's number: at the place of the payload.
 const NUMBER_AT: usize = 14 + 20 + 4;
 
 /// The number of a frame from its Ethernet header on, or of a packet from its IP header on.
 fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(*bytes[at..].first_chunk().unwrap())
+}
+
+/// Stops the sender, also when an assertion fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The numbers of the frames that the kernel has received.
+fn numbers(server: &Frames) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(|| server.next()).map(|frame| number(&frame, NUMBER_AT))
 }
 
 #[test]
@@ -28,6 +42,7 @@ fn no_packet_is_lost_or_overtakes_another_while_a_flow_is_released() {
     let (client, server) = (Frames::at(CLIENT), Frames::at(SERVER));
     let stop = AtomicBool::new(false);
     let (sent, batches, passed) = std::thread::scope(|scope| {
+        let stopper = Stop(&stop);
         let sender = scope.spawn(|| {
             let mut frame = frame(16);
             let mut next = 0_u32;
@@ -36,7 +51,7 @@ fn no_packet_is_lost_or_overtakes_another_while_a_flow_is_released() {
                 client.send(&frame);
                 next += 1;
                 // Bursts with pauses: releases meet both.
-                if next.is_multiple_of(64) {
+                if next.is_multiple_of(1_024) {
                     std::thread::sleep(Duration::from_micros(50));
                 }
             }
@@ -51,21 +66,26 @@ fn no_packet_is_lost_or_overtakes_another_while_a_flow_is_released() {
                 assert!(start.elapsed() < PATIENCE);
             }
             let mut batch = Vec::new();
-            while held.release(hold, |packet| batch.push(number(packet, NUMBER_AT - 14))).unwrap()
-                == Release::Draining
-            {
+            let mut inject = |packet: &[u8]| {
+                let number = number(packet, NUMBER_AT - 14);
+                passed.extend(numbers(&server));
+                let overtaking = passed.last().filter(|passed| **passed > number);
+                assert_eq!(overtaking, None, "passed before {number} was injected");
+                batch.push(number);
+            };
+            while held.release(hold, &mut inject).unwrap() == Release::Draining {
                 assert!(start.elapsed() < PATIENCE, "the release ends");
             }
             batches.push(batch);
-            passed.extend(std::iter::from_fn(|| server.next()).map(|frame| number(&frame, NUMBER_AT)));
+            passed.extend(numbers(&server));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopper);
         let sent = sender.join().unwrap();
         let start = Instant::now();
         let held_packets: usize = batches.iter().map(Vec::len).sum();
         while held_packets + passed.len() < sent as usize {
             assert!(start.elapsed() < PATIENCE, "{} of {sent} packets", held_packets + passed.len());
-            passed.extend(std::iter::from_fn(|| server.next()).map(|frame| number(&frame, NUMBER_AT)));
+            passed.extend(numbers(&server));
         }
         (sent, batches, passed)
     });
