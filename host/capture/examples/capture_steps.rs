@@ -1,19 +1,25 @@
 //! Moves a connection over loopback from one socket to another, and prints the time of each step:
-//! `cargo run --release -p spillway-capture --example capture_steps -- [MOVES] [UNSENT_BYTES]`. Needs root.
+//! `cargo run --release -p spillway-capture --example capture_steps -- [MOVES] [UNSENT_BYTES] [PROGRAMS]`. Needs root. PROGRAMS:
+//! `none` (captured sockets drop segments), `filter` (they copy them; the default), or `all` (states have TS.Recent, too).
 
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-use spillway_capture::{Injector, export, import};
+use spillway_capture::{Capturer, CopyLimits, Injector, import};
 
-const STEPS: [&str; 4] = ["export", "close silently", "import", "go live"];
+#[path = "../tests/linux/programs.rs"]
+mod programs;
+
+const STEPS: [&str; 5] = ["export", "close", "import", "go live", "total"];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let mut number = |default| arguments.next().map_or(Ok(default), |text| text.parse::<usize>());
-    let (moves, unsent_bytes) = (number(10_000)?, number(0)?);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number =
+        |at: usize, default| arguments.get(at).map_or(Ok(default), |text: &String| text.parse::<usize>());
+    let (moves, unsent_bytes) = (number(0, 10_000)?, number(1, 0)?);
+    let mut capturer = capturer(arguments.get(2).map_or("filter", String::as_str))?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut client = TcpStream::connect(listener.local_addr()?)?;
     let (mut server, _) = listener.accept()?;
@@ -25,21 +31,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         client.write_all(b"request")?;
         server.read_exact(&mut bytes[..1])?;
         server.write_all(&payload)?;
-        let mut last = Instant::now();
-        let mut step = |index: usize| {
-            let now = Instant::now();
-            times[index].push((now - last).as_nanos());
-            last = now;
-        };
-        let captured = export(server)?;
-        step(0);
+        let start = Instant::now();
+        let captured = capturer.export(server)?;
+        let exported = Instant::now();
         let (state, options) = (captured.state().clone(), captured.options().clone());
-        captured.close_silently()?;
-        step(1);
+        captured.close_without_grace()?;
+        let closed = Instant::now();
         let restored = import(&state, &options)?;
-        step(2);
+        let imported = Instant::now();
         let live = restored.go_live(&injector).map_err(|failed| failed.error)?;
-        step(3);
+        let end = Instant::now();
+        let steps = [exported - start, closed - exported, imported - closed, end - imported, end - start];
+        for (times, step) in times.iter_mut().zip(steps) {
+            times.push(step.as_nanos());
+        }
         live.fault.map_or(Ok(()), Err)?;
         server = live.socket.into();
         server.read_exact(&mut [0; 6])?;
@@ -51,4 +56,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{name:>15}: median {:.1} µs, p99 {:.1} µs", at(500), at(990));
     }
     Ok(())
+}
+
+fn capturer(programs: &str) -> Result<Capturer, Box<dyn Error>> {
+    let dropping = Capturer::open()?;
+    let copying = |capturer: Capturer| capturer.copying(programs::Filter::load(), CopyLimits::default());
+    match programs {
+        "none" => Ok(dropping),
+        "filter" => Ok(copying(dropping)),
+        "all" => Ok(copying(dropping).reading_stamps(programs::Stamps::load())),
+        other => Err(format!("unknown programs {other}: none, filter or all").into()),
+    }
 }

@@ -1,26 +1,29 @@
-//! A captured connection, whose socket waits for the end of the move.
+//! A captured connection, whose socket waits for the decision of the move.
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use rustix::net::sockopt;
-use spillway_wire::Bytes;
 use spillway_wire::state::ConnectionState;
 
-use crate::ends::Ends;
 use crate::error::{CaptureError, Failed, system};
 use crate::filter;
 use crate::held::Held;
+use crate::inject::Injector;
+use crate::leaving::Leaving;
 use crate::muted::{Muted, unmute};
 use crate::options::SocketOptions;
-use crate::queues::peek_unread;
+use crate::peer_packet::PeerPacket;
+use crate::remainder::Remainder;
 use crate::repair::Repair;
 
-/// A connection that was taken out of its socket. The socket stays in repair mode behind a filter that drops all segments, and
+/// A connection that was taken out of its socket. The socket stays in repair mode behind a filter that accepts no segment, and
 /// sends nothing new, because the peer's window counts as closed. Its timers still run: the first unacknowledged segment is
 /// sent again after the retransmission timeout, and an acknowledgement that the kernel delays because of unread bytes is
 /// sent within 40 ms.
 ///
-/// A drop ends the socket without a segment, as [`close_silently`](Self::close_silently) does.
+/// The socket ends only after the move is decided: [`accepted`](Self::accepted) if the new owner has accepted the connection,
+/// otherwise [`resume`](Self::resume). A drop ends the socket without a segment, and loses what only this host has of the peer.
 #[derive(Debug)]
 #[must_use = "a drop ends the connection without telling the peer"]
 pub struct Captured {
@@ -28,30 +31,37 @@ pub struct Captured {
     taken: Box<Taken>,
 }
 
-/// What a captured socket has received after its state was read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Late {
-    /// Bytes that follow those of the state.
-    pub bytes: Bytes,
-    /// The peer has finished after these bytes.
-    pub has_fin: bool,
-}
-
 /// What was taken out of the socket.
 #[derive(Debug)]
-struct Taken {
-    state: ConnectionState,
-    muted: Muted,
-    options: SocketOptions,
+pub(crate) struct Taken {
+    pub cookie: u64,
+    pub state: ConnectionState,
+    pub muted: Muted,
+    pub options: SocketOptions,
+    /// Time since which the filter is attached.
+    pub filtered_at: Instant,
+    pub remainder: Remainder,
+}
+
+/// A connection that has not moved.
+#[derive(Debug)]
+#[must_use = "a drop closes the connection"]
+pub struct Resumed {
+    /// The same socket.
+    pub socket: OwnedFd,
+    /// Copied packets that were injected into it.
+    pub injected: usize,
+    /// Why a copied packet was not injected. The peer sends it again after its retransmission timeout.
+    pub fault: Option<CaptureError>,
 }
 
 impl Captured {
-    pub(crate) fn new(fd: OwnedFd, state: ConnectionState, muted: Muted, options: SocketOptions) -> Captured {
-        Captured { socket: Held::new(fd), taken: Box::new(Taken { state, muted, options }) }
+    pub(crate) fn new(fd: OwnedFd, taken: Taken) -> Captured {
+        Captured { socket: Held::new(fd), taken: Box::new(taken) }
     }
 
-    /// The connection's state. `listener` and `attachment` are `None`: the application knows them. `recovery` and TS.Recent
-    /// are `None`, too: the kernel does not reveal them.
+    /// The connection's state. `listener` and `attachment` are `None`: the application knows them. `recovery` is `None`, too,
+    /// and so is TS.Recent unless the [`Capturer`](crate::Capturer) reads it: sockets do not reveal them.
     pub fn state(&self) -> &ConnectionState {
         &self.taken.state
     }
@@ -61,54 +71,81 @@ impl Captured {
         &self.taken.options
     }
 
-    /// What the socket has received, and acknowledged, since the state was read: a segment may have passed the filter on
-    /// another CPU. The new owner must get it as a segment of the peer before [`close_silently`](Self::close_silently).
-    ///
-    /// # Errors
-    /// The socket's queue cannot be read.
-    pub fn late(&self) -> Result<Late, CaptureError> {
-        let fd = self.socket.fd();
-        let repair = Repair::of(fd);
-        let (before, now) = (&self.taken.muted.ends, Ends::read(repair, fd)?);
-        let (_, has_fin) = now.received_since(before);
-        let unread = peek_unread(repair, fd, now.unread as usize)
-            .map_err(system("read the socket's receive queue"))?
-            .ok_or(CaptureError::Changing)?;
-        Ok(Late { bytes: unread.slice((before.unread as usize).min(unread.len())..), has_fin })
+    /// The socket's cookie (SO_COOKIE), by which the kernel reports its end.
+    pub fn cookie(&self) -> u64 {
+        self.taken.cookie
     }
 
-    /// Ends the socket without a segment, after the new owner has accepted the connection. Other descriptors of the same
-    /// socket report an aborted connection.
-    ///
-    /// # Errors
-    /// With the captured connection: the kernel refuses, for example because a thread waits for the socket.
-    pub fn close_silently(self) -> Result<(), Failed<Captured>> {
+    /// Gives the connection up, because its new owner has accepted it. The socket stays as it is until its grace is over.
+    pub fn accepted(self) -> Leaving {
         let Captured { socket, taken } = self;
-        socket.end().map_err(|(socket, errno)| Failed {
-            kept: Captured { socket, taken },
-            error: CaptureError::System("end the captured socket", errno.into()),
-        })
+        let Taken { filtered_at, remainder, .. } = *taken;
+        Leaving::new(socket, remainder, filtered_at)
     }
 
-    /// Continues with the same socket, because the connection has not moved. Segments that the filter has dropped are sent
-    /// again by the peer.
+    /// Ends the socket at once, without a segment, so that this host can have another socket with the same addresses. All
+    /// segments of the peer must be held elsewhere: one that reaches this host before it has such a socket is answered by a
+    /// reset. For all other moves there is [`accepted`](Self::accepted). Returns what the new owner must get, as
+    /// [`Step::Forward`](crate::Step::Forward) does.
+    ///
+    /// Other descriptors of the same socket report an aborted connection.
+    ///
+    /// # Errors
+    /// With the captured connection: its queues cannot be read, or the kernel refuses, for example because a thread waits for
+    /// the socket.
+    pub fn close_without_grace(mut self) -> Result<Vec<PeerPacket>, Failed<Captured>> {
+        let mut packets = Vec::new();
+        loop {
+            match self.taken.remainder.next(self.socket.fd()) {
+                Ok(Some(packet)) => packets.push(packet),
+                Ok(None) => break,
+                Err(error) => return Err(Failed { kept: self, error }),
+            }
+        }
+        let Captured { socket, taken } = self;
+        match socket.end() {
+            Ok(()) => Ok(packets),
+            Err((socket, errno)) => {
+                let error = CaptureError::System("end the captured socket", errno.into());
+                Err(Failed { kept: Captured { socket, taken }, error })
+            }
+        }
+    }
+
+    /// Continues with the same socket, because the connection has not moved, and injects the copies of the segments that it
+    /// has not accepted. Segments that were dropped are sent again by the peer.
     ///
     /// # Errors
     /// With the captured connection: the process has lost the capability to leave repair mode.
-    pub fn resume(self) -> Result<OwnedFd, Failed<Captured>> {
-        let resume = || -> Result<(), CaptureError> {
-            let repair = Repair::of(self.socket.fd());
-            unmute(repair, self.taken.muted.window)?;
-            filter::detach(self.socket.fd()).map_err(system("detach the filter from the socket"))?;
-            repair.leave(self.taken.options.reuses_address.unwrap_or(true))
-        };
-        match resume() {
-            Ok(()) => {
-                push(self.socket.fd(), &self.taken.options);
-                Ok(self.socket.release())
-            }
-            Err(error) => Err(Failed { kept: self, error }),
+    pub fn resume(mut self, injector: &Injector) -> Result<Resumed, Failed<Captured>> {
+        if let Err(error) = self.restore() {
+            return Err(Failed { kept: self, error });
         }
+        push(self.socket.fd(), &self.taken.options);
+        let (mut injected, mut fault) = (0, None);
+        loop {
+            match self.taken.remainder.next_copy() {
+                Ok(None) => break,
+                Ok(Some(packet)) => match injector.inject(&packet) {
+                    Ok(()) => injected += 1,
+                    Err(error) => fault = fault.or(Some(error)),
+                },
+                Err(error) => {
+                    fault = fault.or(Some(error));
+                    break;
+                }
+            }
+        }
+        Ok(Resumed { socket: self.socket.release(), injected, fault })
+    }
+
+    /// Makes the socket one that sends and accepts segments.
+    fn restore(&self) -> Result<(), CaptureError> {
+        let fd = self.socket.fd();
+        let repair = Repair::of(fd);
+        unmute(repair, self.taken.muted.window)?;
+        filter::detach(fd).map_err(system("detach the filter from the socket"))?;
+        repair.leave(self.taken.options.reuses_address.unwrap_or(true))
     }
 }
 

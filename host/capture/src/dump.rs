@@ -3,14 +3,13 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use spillway_wire::state::{ConnectionState, QUEUE_BYTES_MAX};
+use spillway_wire::state::QUEUE_BYTES_MAX;
 
-use crate::eligible::{Eligible, check_state};
-use crate::ends::Ends;
+use crate::eligible::check_state;
+use crate::ends::{Contents, lengths, read};
 use crate::error::{CaptureError, system};
 use crate::info::{Info, KernelState};
 use crate::muted::{Muted, mute, unmute};
-use crate::queues::{peek_sending, peek_unread};
 use crate::reading::Reading;
 use crate::refusal::Refusal;
 use crate::repair::Repair;
@@ -21,20 +20,17 @@ const ATTEMPTS: usize = 8;
 
 /// Reads the connection of a socket in repair mode behind a filter, and mutes the socket: with a closed window it sends no
 /// further bytes, which the state has as unsent. A segment that had passed the filter on another CPU may still change the
-/// queues or open the window meanwhile: then they are read again.
+/// queues or open the window meanwhile: then they are read again. `info`: any earlier reading of the socket. If nothing has
+/// changed since, it belongs to what is read here.
 ///
 /// # Errors
 /// The socket is not muted then.
-pub(crate) fn dump(
-    repair: Repair<'_>,
-    fd: &OwnedFd,
-    eligible: &Eligible,
-) -> Result<(ConnectionState, Muted), CaptureError> {
+pub(crate) fn dump(repair: Repair<'_>, fd: &OwnedFd, info: Info) -> Result<(Reading, Muted), CaptureError> {
     let mut window = mute(repair, None)?;
-    match read_unchanged(repair, fd, &mut window) {
+    match read_unchanged(repair, fd, info, &mut window) {
         Ok(reading) => {
-            let muted = Muted { ends: reading.ends, window: reading.window };
-            Ok((reading.into_state(eligible), muted))
+            let muted = Muted { ends: reading.ends, progress: reading.info.progress, window: reading.window };
+            Ok((reading, muted))
         }
         Err(error) => {
             unmute(repair, window)?;
@@ -47,15 +43,17 @@ pub(crate) fn dump(
 fn read_unchanged(
     repair: Repair<'_>,
     fd: &OwnedFd,
+    mut info: Info,
     window: &mut RepairWindow,
 ) -> Result<Reading, CaptureError> {
     for _ in 0..ATTEMPTS {
-        let ends = Ends::read(repair, fd)?;
-        let reading = read_once(repair, fd, ends, *window)?;
-        let now = mute(repair, Some(*window))?;
+        let reading = read_once(repair, fd, info, *window)?;
+        let (window_now, info_now) = (mute(repair, Some(*window))?, Info::read(fd)?);
         match reading {
-            Some(reading) if now == *window && Ends::read(repair, fd)? == ends => return Ok(reading),
-            _ => *window = now,
+            Some(reading) if window_now == *window && info_now.progress == info.progress => {
+                return Ok(reading);
+            }
+            _ => (*window, info) = (window_now, info_now),
         }
     }
     Err(CaptureError::Changing)
@@ -65,20 +63,18 @@ fn read_unchanged(
 fn read_once(
     repair: Repair<'_>,
     fd: &OwnedFd,
-    ends: Ends,
+    info: Info,
     window: RepairWindow,
 ) -> Result<Option<Reading>, CaptureError> {
-    let info = Info::read(fd)?;
-    check_state(info.state)?;
-    let fin = u32::from(info.state == KernelState::FinWait1);
-    let Some(length) = ends.unacknowledged.checked_sub(fin) else { return Ok(None) };
-    let longest = length.max(ends.unread);
-    if longest as usize > QUEUE_BYTES_MAX {
-        return Err(Refusal::Queue(longest).into());
-    }
+    check_state(info.state())?;
+    let lengths = lengths(fd).map_err(system("read the lengths of the socket's queues"))?;
+    check_length(lengths.0.max(lengths.1))?;
+    let fin = u32::from(info.state() == KernelState::FinWait1);
     let read = || -> io::Result<Option<Reading>> {
-        let Some(sending) = peek_sending(repair, fd, length as usize)? else { return Ok(None) };
-        let Some(unread) = peek_unread(repair, fd, ends.unread as usize)? else { return Ok(None) };
+        let contents = read(repair, fd, lengths, fin)?;
+        let Contents { ends, sending: Some(sending), unread: Some(unread) } = contents else {
+            return Ok(None);
+        };
         Ok(Some(Reading {
             info,
             ends,
@@ -90,4 +86,9 @@ fn read_once(
         }))
     };
     read().map_err(system("read the socket's queues"))
+}
+
+/// Refuses queues that a state cannot have.
+pub(crate) fn check_length(longest: u32) -> Result<(), CaptureError> {
+    if longest as usize > QUEUE_BYTES_MAX { Err(Refusal::Queue(longest).into()) } else { Ok(()) }
 }

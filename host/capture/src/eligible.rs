@@ -7,9 +7,10 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketType, getpeername, getsockname, recv, sockopt};
+use rustix::net::{RecvFlags, SocketType, getpeername, getsockname, recv, sockopt};
 
-use crate::diag;
+use crate::diag::{Diagnosed, Diagnosis};
+use crate::dump::check_length;
 use crate::error::{CaptureError, system};
 use crate::filter;
 use crate::info::{Info, KernelState};
@@ -17,40 +18,58 @@ use crate::refusal::Refusal;
 use crate::system::{SO_BINDTOIFINDEX, TCP_AO_INFO, get, get_bytes};
 
 /// A socket whose connection moves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Eligible {
     /// The own address. IPv4 addresses of IPv6 sockets are converted to IPv4.
     pub local: SocketAddr,
     pub peer: SocketAddr,
-    /// The application has ended the reading direction, though the peer has not finished.
-    pub has_ended_reading: bool,
-    /// The connection's timestamps count microseconds.
-    pub has_microsecond_stamps: bool,
+    pub cookie: u64,
+    pub diagnosed: Diagnosed,
 }
 
-pub(crate) fn check(fd: &OwnedFd) -> Result<Eligible, CaptureError> {
+pub(crate) fn check(diagnosis: &mut Diagnosis, fd: &OwnedFd) -> Result<Eligible, CaptureError> {
     check_protocol(fd)?;
-    let info = Info::read(fd)?;
-    check_state(info.state)?;
-    if info.has_ecn {
-        return Err(Refusal::Ecn.into());
-    }
+    let (local, peer) = addresses(fd)?;
+    let cookie = sockopt::socket_cookie(fd).map_err(|errno| system("read SO_COOKIE")(errno.into()))?;
+    let diagnosed = diagnosis.of(local, peer, cookie).map_err(|error| explain_missing(error, fd))?;
+    check_diagnosed(&diagnosed)?;
     check_options(fd)?;
     filter::check(fd)?;
     check_signature(tcp_ao(fd))?;
     check_upper_layer(fd)?;
-    let (local, peer) = addresses(fd)?;
-    let cookie = sockopt::socket_cookie(fd).map_err(|errno| system("read SO_COOKIE")(errno.into()))?;
-    if diag::has_md5(local, peer, cookie)? {
-        return Err(Refusal::Signed("TCP-MD5").into());
-    }
-    let events = pending(fd).map_err(system("poll the socket"))?;
-    if events.contains(PollFlags::PRI) {
+    if has_urgent_data(fd).map_err(system("poll the socket"))? {
         return Err(Refusal::Urgent.into());
     }
-    let has_ended_reading = events.contains(PollFlags::RDHUP) && info.state != KernelState::CloseWait;
-    let has_microsecond_stamps = info.has_microsecond_stamps;
-    Ok(Eligible { local, peer, has_ended_reading, has_microsecond_stamps })
+    Ok(Eligible { local, peer, cookie, diagnosed })
+}
+
+impl Eligible {
+    /// The application has ended the reading direction, though the peer has not finished.
+    pub(crate) fn has_ended_reading(&self) -> bool {
+        self.diagnosed.has_ended_reading && self.diagnosed.info.state() != KernelState::CloseWait
+    }
+}
+
+/// The kernel's diagnosis finds sockets that are bound to an interface only by the interface's number.
+fn explain_missing(error: CaptureError, fd: &OwnedFd) -> CaptureError {
+    let is_bound =
+        || get::<libc::c_int>(fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX).is_ok_and(|index| index != 0);
+    if matches!(error, CaptureError::Refused(Refusal::NotFound)) && is_bound() {
+        Refusal::Interface.into()
+    } else {
+        error
+    }
+}
+
+fn check_diagnosed(diagnosed: &Diagnosed) -> Result<(), CaptureError> {
+    check_state(diagnosed.info.state())?;
+    if diagnosed.info.has_ecn {
+        return Err(Refusal::Ecn.into());
+    }
+    if diagnosed.has_md5 {
+        return Err(Refusal::Signed("TCP-MD5").into());
+    }
+    check_length(diagnosed.longest_queue)
 }
 
 /// Refuses states that do not move.
@@ -73,12 +92,11 @@ pub(crate) fn check_sockmap(fd: &OwnedFd) -> Result<(), CaptureError> {
     }
 }
 
+/// The socket's family is that of its addresses, and is checked there.
 fn check_protocol(fd: &OwnedFd) -> Result<(), CaptureError> {
-    let read = || -> io::Result<_> {
-        Ok((sockopt::socket_domain(fd)?, sockopt::socket_type(fd)?, sockopt::socket_protocol(fd)?))
-    };
-    let (domain, kind, protocol) = match read() {
-        Ok(all) => all,
+    let read = || -> io::Result<_> { Ok((sockopt::socket_type(fd)?, sockopt::socket_protocol(fd)?)) };
+    let (kind, protocol) = match read() {
+        Ok(both) => both,
         Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => return Err(Refusal::NotTcp.into()),
         Err(error) => return Err(CaptureError::System("read the socket's protocol", error)),
     };
@@ -86,8 +104,7 @@ fn check_protocol(fd: &OwnedFd) -> Result<(), CaptureError> {
     if number == libc::IPPROTO_MPTCP as u32 {
         return Err(Refusal::Mptcp.into());
     }
-    let is_ip = matches!(domain, AddressFamily::INET | AddressFamily::INET6);
-    let is_tcp = is_ip && kind == SocketType::STREAM && number == libc::IPPROTO_TCP as u32;
+    let is_tcp = kind == SocketType::STREAM && number == libc::IPPROTO_TCP as u32;
     if is_tcp { Ok(()) } else { Err(Refusal::NotTcp.into()) }
 }
 
@@ -97,16 +114,10 @@ fn check_options(fd: &OwnedFd) -> Result<(), CaptureError> {
     }
     // Kernels before 6.9 return an offset for TCP, too, but ignore it.
     match get::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
-        Ok(offset) if offset >= 0 => return Err(Refusal::PeekOffset.into()),
-        Ok(_) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-        Err(error) => return Err(CaptureError::System("read SO_PEEK_OFF", error)),
-    }
-    match get::<libc::c_int>(fd, libc::SOL_SOCKET, SO_BINDTOIFINDEX) {
-        Ok(0) => Ok(()),
-        Ok(_) => Err(Refusal::Interface.into()),
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
-        Err(error) => Err(CaptureError::System("read SO_BINDTOIFINDEX", error)),
+        Ok(offset) if offset >= 0 => Err(Refusal::PeekOffset.into()),
+        Ok(_) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+        Err(error) => Err(CaptureError::System("read SO_PEEK_OFF", error)),
     }
 }
 
@@ -145,8 +156,19 @@ fn check_upper_layer_name(name: &[u8]) -> Result<(), CaptureError> {
 }
 
 fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr), CaptureError> {
-    let read = || -> io::Result<_> { Ok((getsockname(fd)?, getpeername(fd)?)) };
-    let (local, peer) = read().map_err(system("read the socket's addresses"))?;
+    let unread = system("read the socket's addresses");
+    let local = match getsockname(fd) {
+        Ok(local) => local,
+        Err(errno) => return Err(unread(errno.into())),
+    };
+    let peer = match getpeername(fd) {
+        Ok(peer) => peer,
+        Err(Errno::NOTCONN) => {
+            check_state(Info::read(fd)?.state())?;
+            return Err(unread(Errno::NOTCONN.into()));
+        }
+        Err(errno) => return Err(unread(errno.into())),
+    };
     let (Ok(local), Some(Ok(peer))) = (SocketAddr::try_from(local), peer.map(SocketAddr::try_from)) else {
         return Err(Refusal::NotTcp.into());
     };
@@ -159,10 +181,10 @@ fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr), CaptureError> {
     Ok((canonical(local), canonical(peer)))
 }
 
-fn pending(fd: &OwnedFd) -> io::Result<PollFlags> {
-    let mut polled = [PollFd::new(fd, PollFlags::PRI | PollFlags::RDHUP)];
+fn has_urgent_data(fd: &OwnedFd) -> io::Result<bool> {
+    let mut polled = [PollFd::new(fd, PollFlags::PRI)];
     poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    Ok(polled[0].revents())
+    Ok(polled[0].revents().contains(PollFlags::PRI))
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! The ends of a socket's queues.
+//! The ends of a socket's queues, and the bytes in them.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::error::{CaptureError, system};
-use crate::repair::{Queue, Repair};
-use crate::system::{UNACKNOWLEDGED, UNREAD, UNSENT, queued};
+use spillway_wire::Bytes;
+
+use crate::queues::{peek_sending, peek_unread};
+use crate::repair::Repair;
+use crate::system::{UNACKNOWLEDGED, UNREAD, queued};
 
 /// The ends of both queues, as numbers of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,29 +18,39 @@ pub(crate) struct Ends {
     pub written: u32,
     /// Bytes that the peer has not acknowledged, and a FIN.
     pub unacknowledged: u32,
-    /// Bytes that were not sent, and a FIN.
-    pub unsent: u32,
     /// Bytes that the application has not read, without a FIN.
     pub unread: u32,
 }
 
-impl Ends {
-    /// What the peer has sent between an earlier reading and this one: bytes, and whether a FIN.
-    pub(crate) fn received_since(&self, earlier: &Ends) -> (u32, bool) {
-        let bytes = self.unread.saturating_sub(earlier.unread);
-        (bytes, self.received.wrapping_sub(earlier.received) > bytes)
-    }
+/// Both queues. `None` instead of a queue whose length has changed meanwhile.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub ends: Ends,
+    /// The unacknowledged and the unsent bytes.
+    pub sending: Option<Bytes>,
+    /// The bytes that the application has not read.
+    pub unread: Option<Bytes>,
+}
 
-    pub(crate) fn read(repair: Repair<'_>, fd: &OwnedFd) -> Result<Ends, CaptureError> {
-        let read = || -> io::Result<Ends> {
-            Ok(Ends {
-                received: repair.queue_end(Queue::Receive)?,
-                written: repair.queue_end(Queue::Send)?,
-                unacknowledged: queued(fd, UNACKNOWLEDGED)?,
-                unsent: queued(fd, UNSENT)?,
-                unread: queued(fd, UNREAD)?,
-            })
-        };
-        read().map_err(system("read the ends of the socket's queues"))
-    }
+/// The lengths of both queues: unacknowledged and unsent bytes with a FIN, and unread bytes without.
+pub(crate) fn lengths(fd: &OwnedFd) -> io::Result<(u32, u32)> {
+    Ok((queued(fd, UNACKNOWLEDGED)?, queued(fd, UNREAD)?))
+}
+
+/// Reads both queues. `fin`: 1 if the send queue ends with a FIN, otherwise 0.
+pub(crate) fn read(
+    repair: Repair<'_>,
+    fd: &OwnedFd,
+    (unacknowledged, unread): (u32, u32),
+    fin: u32,
+) -> io::Result<Contents> {
+    let receive = || Ok((repair.selected_end()?, peek_unread(fd, unread as usize)?));
+    let send = || {
+        let length = unacknowledged.checked_sub(fin);
+        let sending = length.map(|length| peek_sending(fd, length as usize)).transpose()?.flatten();
+        Ok((repair.selected_end()?, sending))
+    };
+    let ((received, unread_bytes), (written, sending)) = repair.with_queues(receive, send)?;
+    let ends = Ends { received, written, unacknowledged, unread };
+    Ok(Contents { ends, sending, unread: unread_bytes })
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
+use spillway_wire::packet::PacketError;
+
 use crate::refusal::Refusal;
 
 /// Why a connection was not exported, imported or continued.
@@ -27,6 +29,8 @@ pub enum CaptureError {
     PermissionToInject,
     /// The kernel has no repair mode.
     NoRepairMode,
+    /// The bytes are not a TCP packet.
+    NotAPacket(PacketError),
     /// The kernel has not taken a segment that was injected on behalf of the peer.
     NotInjected,
     /// A system call failed; the text says what it was to do.
@@ -61,6 +65,7 @@ impl fmt::Display for CaptureError {
             CaptureError::NoRepairMode => f.write_str(
                 "this kernel has no repair mode (TCP_REPAIR) that ends without a probe: Linux 4.19 or later has it",
             ),
+            CaptureError::NotAPacket(error) => write!(f, "not a TCP packet of a peer: {error}"),
             CaptureError::NotInjected => f.write_str(
                 "the kernel has not taken a segment on behalf of the peer: `lo` must be up, and packet filters must \
                  let segments of the peer pass there",

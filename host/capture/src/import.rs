@@ -14,7 +14,7 @@ use crate::held::Held;
 use crate::options::SocketOptions;
 use crate::plan::{OwnFin, Plan};
 use crate::queues::refill;
-use crate::repair::{Queue, Repair};
+use crate::repair::Repair;
 use crate::restored::Restored;
 use crate::system::{get, set};
 
@@ -45,8 +45,10 @@ pub fn import(state: &ConnectionState, options: &SocketOptions) -> Result<Restor
 /// Makes the socket an established one. No segment is sent.
 fn join(repair: Repair<'_>, fd: &OwnedFd, plan: &Plan) -> Result<(), CaptureError> {
     let begin = || -> io::Result<()> {
-        repair.set_queue_start(Queue::Send, plan.send_start)?;
-        repair.set_queue_start(Queue::Receive, plan.receive_start)?;
+        repair.with_queues(
+            || repair.set_selected_start(plan.receive_start),
+            || repair.set_selected_start(plan.send_start),
+        )?;
         // Otherwise the kernel would cut segments for its default of 536 bytes, because it learns the peer's number too
         // late to use it.
         let mss = libc::c_int::from(plan.negotiated.mss.min(MAXSEG_MAX));
@@ -64,12 +66,16 @@ fn join(repair: Repair<'_>, fd: &OwnedFd, plan: &Plan) -> Result<(), CaptureErro
 }
 
 fn rebuild(repair: Repair<'_>, fd: &OwnedFd, plan: &Plan) -> io::Result<()> {
-    refill(repair, fd, Queue::Receive, &plan.unread)?;
-    refill(repair, fd, Queue::Send, &plan.sent)?;
-    if matches!(plan.own_fin, OwnFin::Sent | OwnFin::Acknowledged) {
-        // In repair mode the FIN counts as sent, like bytes.
-        repair.with_queue(Queue::Send, || Ok(shutdown(fd, Shutdown::Write)?))?;
-    }
+    let receive = || refill(fd, &plan.unread);
+    let send = || -> io::Result<()> {
+        refill(fd, &plan.sent)?;
+        if matches!(plan.own_fin, OwnFin::Sent | OwnFin::Acknowledged) {
+            // In repair mode the FIN counts as sent, like bytes.
+            shutdown(fd, Shutdown::Write)?;
+        }
+        Ok(())
+    };
+    repair.with_queues(receive, send)?;
     repair.set_window(plan.window)
 }
 

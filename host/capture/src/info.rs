@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::error::{CaptureError, system};
-use crate::system::tcp_info;
+use crate::system::{TcpInfo, tcp_info};
 
 // States of <net/tcp_states.h>.
 const ESTABLISHED: u8 = 1;
@@ -22,8 +22,9 @@ const ECN: u8 = 8;
 const MICROSECOND_STAMPS: u8 = 64;
 
 /// A state of the kernel's TCP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KernelState {
+    #[default]
     Established,
     FinWait1,
     FinWait2,
@@ -33,9 +34,9 @@ pub(crate) enum KernelState {
     Other(&'static str),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Info {
-    pub state: KernelState,
+    pub progress: Progress,
     pub has_sack: bool,
     pub has_timestamps: bool,
     pub has_microsecond_stamps: bool,
@@ -48,15 +49,42 @@ pub(crate) struct Info {
     pub received_age: Duration,
 }
 
+/// What changes when a connection sends or receives. Two equal readings mean that neither queue has changed between them,
+/// unless the application has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub state: KernelState,
+    /// Sequence numbers of the peer that were received, in order, since the socket exists.
+    pub received: u64,
+    /// Sequence numbers that the peer has acknowledged since the socket exists.
+    pub acknowledged: u64,
+    /// Bytes that were not sent, and a FIN.
+    pub unsent: u32,
+}
+
 impl Info {
+    pub(crate) fn state(&self) -> KernelState {
+        self.progress.state
+    }
+
     pub(crate) fn read(fd: &OwnedFd) -> Result<Info, CaptureError> {
-        let info = tcp_info(fd).map_err(system("read TCP_INFO"))?;
+        Ok(Info::from(&tcp_info(fd).map_err(system("read TCP_INFO"))?))
+    }
+}
+
+impl From<&TcpInfo> for Info {
+    fn from(info: &TcpInfo) -> Info {
         let has = |bit| info.tcpi_options & bit != 0;
         // Without the option the kernel reports no scales.
         let scales = if has(WINDOW_SCALE) { info.tcpi_snd_rcv_wscale } else { 0 };
         let age_ms = info.tcpi_last_data_recv.min(info.tcpi_last_ack_recv);
-        Ok(Info {
-            state: KernelState::from_number(info.tcpi_state),
+        Info {
+            progress: Progress {
+                state: KernelState::from_number(info.tcpi_state),
+                received: info.tcpi_bytes_received,
+                acknowledged: info.tcpi_bytes_acked,
+                unsent: info.tcpi_notsent_bytes,
+            },
             has_sack: has(SACK),
             has_timestamps: has(TIMESTAMPS),
             has_microsecond_stamps: has(MICROSECOND_STAMPS),
@@ -64,7 +92,7 @@ impl Info {
             peer_scale: scales & 0xf,
             own_scale: scales >> 4,
             received_age: Duration::from_millis(age_ms.into()),
-        })
+        }
     }
 }
 

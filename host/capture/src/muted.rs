@@ -4,6 +4,7 @@ use std::io;
 
 use crate::ends::Ends;
 use crate::error::{CaptureError, system};
+use crate::info::Progress;
 use crate::repair::Repair;
 use crate::system::RepairWindow;
 
@@ -12,6 +13,8 @@ use crate::system::RepairWindow;
 pub(crate) struct Muted {
     /// The queues' ends in the state.
     pub ends: Ends,
+    /// When the state was read.
+    pub progress: Progress,
     /// The windows in the state. The socket's own copy says that the peer's window is closed.
     pub window: RepairWindow,
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
 
+use crate::eligible::Eligible;
 use crate::error::{CaptureError, system};
 use crate::system::{SO_BUF_LOCK, get, set};
 
@@ -69,8 +70,9 @@ pub struct Buffer {
 }
 
 impl SocketOptions {
-    /// Reads the options of a socket that is not in repair mode, which would change SO_REUSEADDR.
-    pub(crate) fn read(fd: &OwnedFd) -> Result<SocketOptions, CaptureError> {
+    /// Reads the options of a socket that is not in repair mode, which would change SO_REUSEADDR. Some are in its diagnosis.
+    pub(crate) fn read(fd: &OwnedFd, eligible: &Eligible) -> Result<SocketOptions, CaptureError> {
+        let diagnosed = &eligible.diagnosed;
         let read = || -> io::Result<SocketOptions> {
             let locks = buffer_locks(fd)?;
             let buffer = |bytes, lock| Buffer { bytes, is_fixed: locks & lock != 0 };
@@ -84,13 +86,13 @@ impl SocketOptions {
                     probes: sockopt::tcp_keepcnt(fd)?,
                 }),
                 user_timeout_ms: Some(sockopt::tcp_user_timeout(fd)?),
-                congestion_control: Some(sockopt::tcp_congestion(fd)?),
-                send_buffer: Some(buffer(sockopt::socket_send_buffer_size(fd)?, SEND_BUFFER_IS_FIXED)),
-                receive_buffer: Some(buffer(sockopt::socket_recv_buffer_size(fd)?, RECEIVE_BUFFER_IS_FIXED)),
+                congestion_control: diagnosed.congestion_control.clone(),
+                send_buffer: Some(buffer(diagnosed.send_buffer, SEND_BUFFER_IS_FIXED)),
+                receive_buffer: Some(buffer(diagnosed.receive_buffer, RECEIVE_BUFFER_IS_FIXED)),
                 reuses_address: Some(sockopt::socket_reuseaddr(fd)?),
                 is_nonblocking: fcntl_getfl(fd)?.contains(OFlags::NONBLOCK),
-                has_ended_reading: false,
-                has_microsecond_stamps: false,
+                has_ended_reading: eligible.has_ended_reading(),
+                has_microsecond_stamps: diagnosed.info.has_microsecond_stamps,
             })
         };
         read().map_err(system("read the socket's options"))
@@ -101,24 +103,31 @@ impl SocketOptions {
     /// as wanted.
     pub(crate) fn apply(&self, fd: &OwnedFd, sending: usize, receiving: usize) -> Result<bool, CaptureError> {
         let apply = || -> io::Result<bool> {
-            let defaults = (sockopt::socket_send_buffer_size(fd)?, sockopt::socket_recv_buffer_size(fd)?);
-            let send_bytes = asked(self.send_buffer, sending, defaults.0);
-            let receive_bytes = asked(self.receive_buffer, receiving, defaults.1);
-            sockopt::set_socket_send_buffer_size_force(fd, send_bytes)?;
-            sockopt::set_socket_recv_buffer_size_force(fd, receive_bytes)?;
-            if let Some(is_on) = self.no_delay {
-                sockopt::set_tcp_nodelay(fd, is_on)?;
+            let bytes = |buffer: Option<Buffer>| buffer.map(|buffer| buffer.bytes);
+            let send_default =
+                bytes(self.send_buffer).map_or_else(|| sockopt::socket_send_buffer_size(fd), Ok)?;
+            let receive_default =
+                bytes(self.receive_buffer).map_or_else(|| sockopt::socket_recv_buffer_size(fd), Ok)?;
+            sockopt::set_socket_send_buffer_size_force(fd, asked(send_default, sending))?;
+            sockopt::set_socket_recv_buffer_size_force(fd, asked(receive_default, receiving))?;
+            // A new socket has none of these.
+            if self.no_delay == Some(true) {
+                sockopt::set_tcp_nodelay(fd, true)?;
             }
-            if let Some(is_on) = self.cork {
-                sockopt::set_tcp_cork(fd, is_on)?;
+            if self.cork == Some(true) {
+                sockopt::set_tcp_cork(fd, true)?;
             }
             if let Some(keep_alive) = self.keep_alive {
                 sockopt::set_tcp_keepidle(fd, keep_alive.idle)?;
                 sockopt::set_tcp_keepintvl(fd, keep_alive.interval)?;
                 sockopt::set_tcp_keepcnt(fd, keep_alive.probes)?;
-                sockopt::set_socket_keepalive(fd, keep_alive.is_on)?;
+                if keep_alive.is_on {
+                    sockopt::set_socket_keepalive(fd, true)?;
+                }
             }
-            if let Some(timeout_ms) = self.user_timeout_ms {
+            if let Some(timeout_ms) = self.user_timeout_ms
+                && timeout_ms != 0
+            {
                 sockopt::set_tcp_user_timeout(fd, timeout_ms)?;
             }
             if self.is_nonblocking {
@@ -152,10 +161,9 @@ fn buffer_locks(fd: &OwnedFd) -> io::Result<libc::c_int> {
     }
 }
 
-/// The size to ask for, which the kernel doubles: at least that of the old socket and of this host's default, and room for
+/// The size to ask for, which the kernel doubles: at least that of the old socket, or of this host's default, and room for
 /// `needed` bytes, whose overhead is no larger than the bytes.
-fn asked(wanted: Option<Buffer>, needed: usize, default: usize) -> usize {
-    let wanted = wanted.map_or(default, |buffer| buffer.bytes);
+fn asked(wanted: usize, needed: usize) -> usize {
     (wanted / 2).max(needed).min(BUFFER_BYTES_MAX)
 }
 
@@ -165,10 +173,8 @@ mod tests {
 
     #[test]
     fn buffers_have_room_for_the_queues_and_are_bounded() {
-        let wanted = |bytes| Some(Buffer { bytes, is_fixed: false });
-        assert_eq!(asked(None, 0, 16_384), 8_192);
-        assert_eq!(asked(wanted(1_000_000), 10, 16_384), 500_000);
-        assert_eq!(asked(wanted(1_000), 64 << 20, 16_384), 64 << 20);
-        assert_eq!(asked(wanted(usize::MAX), usize::MAX, 0), BUFFER_BYTES_MAX);
+        assert_eq!(asked(16_384, 0), 8_192);
+        assert_eq!(asked(1_000, 64 << 20), 64 << 20);
+        assert_eq!(asked(usize::MAX, usize::MAX), BUFFER_BYTES_MAX);
     }
 }

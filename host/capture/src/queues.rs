@@ -7,32 +7,38 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use spillway_wire::{Bytes, Chunks};
 
-use crate::repair::{Queue, Repair};
-
 /// Bytes that the send queue may hold before the first unacknowledged one: the kernel keeps a segment until all of it is
 /// acknowledged, and no segment is longer than an IP packet.
 const ACKNOWLEDGED_BYTES_MAX: usize = 1 << 16;
 
-/// The last `length` bytes of the send queue, which are the unacknowledged and the unsent ones. `None` if the queue has
-/// fewer.
-pub(crate) fn peek_sending(repair: Repair<'_>, fd: &OwnedFd, length: usize) -> io::Result<Option<Bytes>> {
-    if length == 0 {
-        return Ok(Some(Bytes::new()));
-    }
-    // The kernel copies whole segments: EFAULT if the buffer ends within one.
-    let mut bytes = vec![0; length + ACKNOWLEDGED_BYTES_MAX];
-    let copied = repair.with_queue(Queue::Send, || peek(fd, &mut bytes))?;
-    bytes.truncate(copied);
-    Ok(copied.checked_sub(length).map(|start| Bytes::from(bytes).slice(start..)))
-}
-
-/// The first `length` bytes that the application has not read. `None` if there are fewer.
-pub(crate) fn peek_unread(repair: Repair<'_>, fd: &OwnedFd, length: usize) -> io::Result<Option<Bytes>> {
+/// The last `length` bytes of the send queue, which is selected: the unacknowledged and the unsent ones. `None` if the queue
+/// has fewer.
+pub(crate) fn peek_sending(fd: &OwnedFd, length: usize) -> io::Result<Option<Bytes>> {
     if length == 0 {
         return Ok(Some(Bytes::new()));
     }
     let mut bytes = vec![0; length];
-    let copied = repair.with_queue(Queue::Receive, || peek(fd, &mut bytes))?;
+    let copied = match peek(fd, &mut bytes) {
+        // The kernel copies whole segments, and the buffer ends within one: the peer has acknowledged a part of the first
+        // segment.
+        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
+            bytes.resize(length + ACKNOWLEDGED_BYTES_MAX, 0);
+            peek(fd, &mut bytes)?
+        }
+        result => result?,
+    };
+    bytes.truncate(copied);
+    Ok(copied.checked_sub(length).map(|start| Bytes::from(bytes).slice(start..)))
+}
+
+/// The first `length` bytes of the receive queue, which is selected: those that the application has not read. `None` if there
+/// are fewer.
+pub(crate) fn peek_unread(fd: &OwnedFd, length: usize) -> io::Result<Option<Bytes>> {
+    if length == 0 {
+        return Ok(Some(Bytes::new()));
+    }
+    let mut bytes = vec![0; length];
+    let copied = peek(fd, &mut bytes)?;
     Ok((copied == length).then(|| bytes.into()))
 }
 
@@ -44,9 +50,9 @@ fn peek(fd: &OwnedFd, bytes: &mut [u8]) -> io::Result<usize> {
     }
 }
 
-/// Puts bytes into a queue of a connected socket in repair mode. Bytes in the send queue count as sent.
-pub(crate) fn refill(repair: Repair<'_>, fd: &OwnedFd, queue: Queue, bytes: &Chunks) -> io::Result<()> {
-    repair.with_queue(queue, || send_all(fd, bytes).map_err(|(_, errno)| errno.into()))
+/// Puts bytes into the selected queue of a connected socket in repair mode. Bytes in the send queue count as sent.
+pub(crate) fn refill(fd: &OwnedFd, bytes: &Chunks) -> io::Result<()> {
+    send_all(fd, bytes).map_err(|(_, errno)| errno.into())
 }
 
 /// Writes bytes to a socket that is no longer in repair mode. Returns the bytes that the kernel has not accepted.

@@ -3,12 +3,15 @@
 //! The kernel does not reveal initial sequence numbers, so the numbers of the state begin at the capture: the state's initial
 //! numbers are those before the first number that the state names.
 
+use std::time::Duration;
+
 use spillway_wire::state::{Agreed, ConnectionState, Finish, Receiving, Sending, Stage, Stamps};
 use spillway_wire::{Bytes, Chunks};
 
 use crate::eligible::Eligible;
 use crate::ends::Ends;
 use crate::info::{Info, KernelState};
+use crate::programs::PeerStamp;
 use crate::system::RepairWindow;
 
 /// What was read of a socket between two equal readings of the queues' ends.
@@ -24,12 +27,13 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn into_state(self, eligible: &Eligible) -> ConnectionState {
+    /// `stamp`: TS.Recent, if it is known.
+    pub(crate) fn into_state(self, eligible: &Eligible, stamp: Option<PeerStamp>) -> ConnectionState {
         let (sending, receiving) = (self.sending(), self.receiving());
         let window_update = self.window_update(sending.una, receiving.initial);
         // The application may not have read the peer's FIN yet if there are bytes before it: the FIN is then part of the
         // receiving direction only.
-        let stage = match self.info.state {
+        let stage = match self.info.state() {
             KernelState::FinWait1 => Stage::FinWait1,
             KernelState::FinWait2 => Stage::FinWait2,
             KernelState::CloseWait if receiving.late.is_empty() => Stage::CloseWait,
@@ -47,11 +51,11 @@ impl Reading {
                 has_sack: self.info.has_sack,
                 stamps: self.clock.map(|clock| Stamps {
                     clock: latest_clock(clock),
-                    recent: None,
-                    recent_age_ns: 0,
+                    recent: stamp.map(|stamp| stamp.recent),
+                    recent_age_ns: stamp.map_or(0, |stamp| nanoseconds(stamp.age)),
                 }),
             },
-            received_age_ns: u64::try_from(self.info.received_age.as_nanos()).unwrap_or(u64::MAX),
+            received_age_ns: nanoseconds(self.info.received_age),
             recovery: None,
             attachment: None,
         }
@@ -59,7 +63,7 @@ impl Reading {
 
     fn sending(&self) -> Sending {
         let ends = &self.ends;
-        let finish = match self.info.state {
+        let finish = match self.info.state() {
             KernelState::FinWait1 => Finish::Unacknowledged,
             KernelState::FinWait2 => Finish::Acknowledged,
             _ => Finish::No,
@@ -72,7 +76,7 @@ impl Reading {
         Sending {
             initial,
             una: una_number,
-            nxt: una_number + u64::from(ends.unacknowledged.saturating_sub(ends.unsent)),
+            nxt: una_number + u64::from(ends.unacknowledged.saturating_sub(self.info.progress.unsent)),
             window: self.window.snd_wnd.into(),
             window_largest: self.window.max_window.max(self.window.snd_wnd).into(),
             window_update: None,
@@ -86,7 +90,7 @@ impl Reading {
     }
 
     fn receiving(&self) -> Receiving {
-        let has_fin = self.info.state == KernelState::CloseWait;
+        let has_fin = self.info.state() == KernelState::CloseWait;
         let ends = &self.ends;
         let first = self.first_received();
         let number = |seq: u32| u64::from(seq.wrapping_sub(first.wrapping_sub(1)));
@@ -117,7 +121,7 @@ impl Reading {
     /// The first number of the peer's stream that the state names: of the unread bytes, of the last acknowledgement, or of
     /// the segment that has set the peer's window, whichever is first.
     fn first_received(&self) -> u32 {
-        let has_fin = self.info.state == KernelState::CloseWait;
+        let has_fin = self.info.state() == KernelState::CloseWait;
         let unread_from = self.ends.received.wrapping_sub(u32::from(has_fin)).wrapping_sub(self.ends.unread);
         [self.window.rcv_wup, self.window.snd_wl1].into_iter().fold(unread_from, |first, seq| {
             if first.wrapping_sub(seq).cast_signed() > 0 { seq } else { first }
@@ -132,6 +136,10 @@ impl Reading {
         let is_known = segment.cast_signed() > 0;
         is_known.then_some((u64::from(segment), una))
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The latest value that the peer may have seen of a clock as [`Repair::clock`] returns it. The lowest bit is not part of the

@@ -16,14 +16,10 @@ const KIND_WINDOW_SCALE: u32 = 3;
 const KIND_SACK_PERMITTED: u32 = 4;
 const KIND_TIMESTAMPS: u32 = 8;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Queue {
-    Receive = 1,
-    Send = 2,
-}
-
-/// No queue is selected.
+// Values of TCP_REPAIR_QUEUE.
 const NO_QUEUE: libc::c_int = 0;
+const RECEIVE_QUEUE: libc::c_int = 1;
+const SEND_QUEUE: libc::c_int = 2;
 
 /// The options of the SYNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +59,20 @@ impl<'a> Repair<'a> {
         Ok(())
     }
 
-    /// Runs `work` while a queue is selected. With the send queue selected, an acknowledgement from the peer would make the
-    /// kernel count unsent bytes as sent, so a queue never stays selected.
-    pub(crate) fn with_queue<T>(self, queue: Queue, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.select(queue as libc::c_int)?;
-        let result = work();
+    /// Runs `receive` while the receive queue is selected, and `send` while the send queue is. With the send queue selected,
+    /// an acknowledgement from the peer would make the kernel count unsent bytes as sent, so a queue never stays selected.
+    pub(crate) fn with_queues<R, S>(
+        self,
+        receive: impl FnOnce() -> io::Result<R>,
+        send: impl FnOnce() -> io::Result<S>,
+    ) -> io::Result<(R, S)> {
+        let both = || -> io::Result<(R, S)> {
+            self.select(RECEIVE_QUEUE)?;
+            let received = receive()?;
+            self.select(SEND_QUEUE)?;
+            Ok((received, send()?))
+        };
+        let result = both();
         self.select(NO_QUEUE)?;
         result
     }
@@ -76,14 +81,14 @@ impl<'a> Repair<'a> {
         set(self.fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, queue)
     }
 
-    /// The sequence number behind a queue's last byte, and behind a FIN.
-    pub(crate) fn queue_end(self, queue: Queue) -> io::Result<u32> {
-        self.with_queue(queue, || get(self.fd, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ))
+    /// The sequence number behind the selected queue's last byte, and behind a FIN.
+    pub(crate) fn selected_end(self) -> io::Result<u32> {
+        get(self.fd, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)
     }
 
-    /// Sets the sequence number at which a queue of a closed socket begins.
-    pub(crate) fn set_queue_start(self, queue: Queue, seq: u32) -> io::Result<()> {
-        self.with_queue(queue, || set(self.fd, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, seq))
+    /// Sets the sequence number at which the selected queue of a closed socket begins.
+    pub(crate) fn set_selected_start(self, seq: u32) -> io::Result<()> {
+        set(self.fd, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, seq)
     }
 
     pub(crate) fn window(self) -> io::Result<RepairWindow> {

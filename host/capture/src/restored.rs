@@ -11,8 +11,9 @@ use spillway_wire::Chunks;
 use crate::error::{CaptureError, Failed, system};
 use crate::held::Held;
 use crate::info::{Info, KernelState};
-use crate::inject::{Injector, PeerSegment};
+use crate::inject::Injector;
 use crate::options::SocketOptions;
+use crate::peer_packet::{PeerPacket, PeerSegment};
 use crate::plan::{OwnFin, Plan};
 use crate::queues::write;
 use crate::repair::Repair;
@@ -106,17 +107,19 @@ fn restore_ends(fd: &OwnedFd, plan: &Plan, injector: &Injector) -> Result<(), Ca
         ack: plan.acknowledged(),
         has_fin: plan.has_peer_fin,
         window: u16::try_from(scaled).unwrap_or(u16::MAX),
+        stamps: None,
     };
+    let inject = |segment: &PeerSegment| injector.inject(&PeerPacket::made(segment, &[])?);
     if plan.own_fin == OwnFin::Acknowledged {
-        injector.send(&PeerSegment { has_fin: false, ..segment })?;
+        inject(&PeerSegment { has_fin: false, ..segment })?;
         wait_for(fd, KernelState::FinWait2, PollFlags::empty())?;
     }
     if plan.has_peer_fin {
-        injector.send(&segment)?;
+        inject(&segment)?;
         wait_for(fd, KernelState::CloseWait, PollFlags::RDHUP)
     } else if plan.owes {
         // The kernel answers a segment before its window by an acknowledgement, and ignores the segment.
-        injector.send(&PeerSegment { seq: plan.window.rcv_wup.wrapping_sub(1), ..segment })
+        inject(&PeerSegment { seq: plan.window.rcv_wup.wrapping_sub(1), ..segment })
     } else {
         Ok(())
     }
@@ -127,7 +130,7 @@ fn wait_for(fd: &OwnedFd, state: KernelState, event: PollFlags) -> Result<(), Ca
     let pause = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     let pauses = INJECTED_WITHIN.as_millis();
     for _ in 0..pauses {
-        let now = Info::read(fd)?.state;
+        let now = Info::read(fd)?.state();
         // The peer may have ended the connection meanwhile.
         if now == state || matches!(now, KernelState::Other(_)) {
             return Ok(());

@@ -1,7 +1,7 @@
 //! System calls for which no safe wrapper exists.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// `TCP_INFO`, as far as the C library knows it. Newer kernels have more fields, older ones fewer: these stay 0.
 pub(crate) type TcpInfo = libc::tcp_info;
@@ -114,6 +114,16 @@ pub(crate) fn tcp_info(fd: &OwnedFd) -> io::Result<TcpInfo> {
     Ok(info)
 }
 
+/// `TCP_INFO` from bytes of the kernel, which may be fewer or more than the C library knows.
+pub(crate) fn tcp_info_of(bytes: &[u8]) -> TcpInfo {
+    // SAFETY: `tcp_info` consists of integers, for which all-zero bytes are valid.
+    let mut info: TcpInfo = unsafe { std::mem::zeroed() };
+    let length = bytes.len().min(size_of::<TcpInfo>());
+    // SAFETY: `length` bytes are readable in `bytes` and writable in `info`, and any bytes are valid for integers.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut info).cast(), length) };
+    info
+}
+
 /// Number of instructions of the socket's classic filter; 0 without a filter. EACCES for an eBPF filter.
 pub(crate) fn filter_length(fd: &OwnedFd) -> io::Result<usize> {
     let mut length: libc::socklen_t = 0;
@@ -152,7 +162,12 @@ pub(crate) fn attach_dropping_filter(fd: &OwnedFd) -> io::Result<()> {
     check(result)
 }
 
-/// A count of bytes: SIOCINQ, SIOCOUTQ or SIOCOUTQNSD.
+/// Attaches an eBPF program in place of the socket's filter.
+pub(crate) fn attach_program(fd: &OwnedFd, program: BorrowedFd<'_>) -> io::Result<()> {
+    set::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program.as_raw_fd())
+}
+
+/// A count of bytes: SIOCINQ or SIOCOUTQ.
 pub(crate) fn queued(fd: &OwnedFd, request: libc::Ioctl) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: each of these requests writes one int to the argument's address.
@@ -165,8 +180,6 @@ pub(crate) fn queued(fd: &OwnedFd, request: libc::Ioctl) -> io::Result<u32> {
 pub(crate) const UNREAD: libc::Ioctl = libc::FIONREAD;
 /// SIOCOUTQ.
 pub(crate) const UNACKNOWLEDGED: libc::Ioctl = libc::TIOCOUTQ;
-/// SIOCOUTQNSD of <linux/sockios.h>.
-pub(crate) const UNSENT: libc::Ioctl = 0x894b;
 
 fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

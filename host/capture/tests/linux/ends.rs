@@ -2,13 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Instant;
 
-use spillway_capture::{CaptureError, Failed, Injector, Late, Refusal, export, import};
+use spillway_capture::{CaptureError, Failed, Injector, Refusal, Step, export, import};
 use spillway_wire::state::Stage;
 
 use crate::cable::{Cable, Family, skipped, wait_until};
 use crate::kernel::{info, set_option, unacknowledged};
-use crate::moving::{Moving, assert_unseen};
+use crate::moving::{Moving, assert_unseen, resumed};
 use crate::stream::{Pattern, unread};
 
 const FIN_WAIT_1: u8 = 4;
@@ -170,7 +171,7 @@ fn a_capture_that_ends_without_a_move_continues_with_the_same_socket() {
         cable.hold();
         let captured = export(server).unwrap();
         requests.write(&client, 4_000);
-        let server = TcpStream::from(captured.resume().unwrap());
+        let server = resumed(captured);
         cable.release();
         assert_eq!(rustix::net::sockopt::socket_reuseaddr(&server).unwrap(), reuses);
         answers.read(&client, 300_000);
@@ -189,8 +190,7 @@ fn a_captured_socket_drops_segments_silently() {
         client.write_all(&Pattern::new(1).next(500)).unwrap();
         wait_until("the segment reaches the server", || cable.client_segments_are_through());
         assert_eq!(cable.server_segments(address), before, "the captured socket sends nothing");
-        assert_eq!(captured.late().unwrap(), Late::default());
-        let server = TcpStream::from(captured.resume().unwrap());
+        let server = resumed(captured);
         // The client sends the bytes again after its retransmission timeout.
         Pattern::new(1).read(&server, 500);
     });
@@ -198,21 +198,43 @@ fn a_captured_socket_drops_segments_silently() {
 
 /// A segment may have passed the filter on another CPU. The filter is detached here to get the same.
 #[test]
-fn what_arrives_behind_the_filter_is_reported() {
+fn what_arrives_behind_the_filter_goes_to_the_new_owner() {
     with_connections("cap-late", |_, mut client, server| {
+        let other = server.try_clone().unwrap();
+        client.write_all(&Pattern::new(1).next(2_000)).unwrap();
+        wait_until("the request arrives", || unread(&server) == 2_000);
+        let captured = export(server).unwrap();
+        let end = captured.state().receiving.initial.wrapping_add(1 + 2_000);
+        assert_eq!(set_option(&other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
+        client.write_all(&Pattern::new(9).next(700)).unwrap();
+        wait_until("late bytes arrive", || unread(&other) == 2_700);
+        let mut leaving = captured.accepted();
+        let mut forwarded = || match leaving.poll(Instant::now()).unwrap() {
+            Step::Forward(packet) => Some(packet),
+            _ => None,
+        };
+        let late = forwarded().unwrap();
+        assert_eq!((late.seq(), late.data(), late.has_fin()), (end, &Pattern::new(9).next(700)[..], false));
+        assert_eq!(forwarded(), None, "bytes are given once");
+        client.shutdown(Shutdown::Write).unwrap();
+        wait_until("the FIN arrives", || state_of(&other) == CLOSE_WAIT);
+        let fin = forwarded().unwrap();
+        assert_eq!((fin.seq(), fin.data(), fin.has_fin()), (end.wrapping_add(700), &[][..], true));
+        assert_eq!(forwarded(), None);
+    });
+}
+
+#[test]
+fn what_arrives_behind_the_filter_stays_in_a_socket_that_does_not_move() {
+    with_connections("cap-late-stays", |_, mut client, server| {
         let other = server.try_clone().unwrap();
         client.write_all(&Pattern::new(1).next(2_000)).unwrap();
         wait_until("the request arrives", || unread(&server) == 2_000);
         let captured = export(server).unwrap();
         assert_eq!(set_option(&other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
         client.write_all(&Pattern::new(9).next(700)).unwrap();
-        wait_until("late bytes arrive", || captured.late().unwrap().bytes.len() == 700);
-        let late = captured.late().unwrap();
-        assert_eq!((&late.bytes[..], late.has_fin), (&Pattern::new(9).next(700)[..], false));
-        client.shutdown(Shutdown::Write).unwrap();
-        wait_until("the FIN arrives", || captured.late().unwrap().has_fin);
-        assert_eq!(captured.late().unwrap().bytes, late.bytes);
-        let server = TcpStream::from(captured.resume().unwrap());
+        wait_until("late bytes arrive", || unread(&other) == 2_700);
+        let server = resumed(captured);
         Pattern::new(1).read(&server, 2_000);
         Pattern::new(9).read(&server, 700);
     });
@@ -228,7 +250,7 @@ fn a_silent_close_ends_all_descriptors_of_the_socket() {
         let (state, options) = (captured.state().clone(), captured.options().clone());
         let present = import(&state, &options).unwrap_err();
         assert!(matches!(present, CaptureError::Present(..)), "{present}");
-        captured.close_silently().unwrap();
+        assert_eq!(captured.close_without_grace().unwrap(), []);
         assert!(other.read(&mut [0; 10]).is_err() || state_of(&other) == CLOSED);
         // A restored connection that is dropped sends nothing, and can be restored again.
         let address = client.local_addr().unwrap();

@@ -10,6 +10,7 @@ mod kernel;
 mod moves;
 mod moving;
 mod options;
+mod programs;
 mod refusals;
 mod stack;
 mod stream;

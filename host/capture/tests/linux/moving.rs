@@ -2,7 +2,7 @@
 
 use std::net::TcpStream;
 
-use spillway_capture::{Captured, Injector, Late, Live, export, import};
+use spillway_capture::{Captured, Injector, Live, export, import};
 use spillway_wire::state::{ConnectionState, Finish};
 
 use crate::cable::{Cable, Seen, wait_until};
@@ -56,8 +56,7 @@ fn carry_over(
     assert_eq!(&state, captured.state());
     let state = carry(&state);
     let options = captured.options().clone();
-    assert!(captured.late().unwrap() == Late::default(), "the cable holds all segments");
-    captured.close_silently().unwrap();
+    assert_eq!(captured.close_without_grace().unwrap(), [], "the cable holds all segments");
     let before = cable.server_segments(state.peer);
     let restored = import(&state, &options).unwrap();
     assert_eq!(cable.server_segments(state.peer), before, "an import sends nothing");
@@ -72,6 +71,13 @@ fn carry_over(
         assert_eq!(cable.server_segments(state.peer), before, "no probe is sent");
     }
     (live, state)
+}
+
+/// The same socket, after a capture that ends without a move.
+pub fn resumed(captured: Captured) -> TcpStream {
+    let resumed = captured.resume(&Injector::open().unwrap()).unwrap();
+    assert!(resumed.fault.is_none(), "{:?}", resumed.fault);
+    resumed.socket.into()
 }
 
 /// Checks that the client has seen no move.

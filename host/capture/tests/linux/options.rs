@@ -9,7 +9,7 @@ use spillway_capture::{Buffer, Injector, SocketOptions, export, import};
 
 use crate::cable::{Cable, Family, skipped, wait_until};
 use crate::kernel::info;
-use crate::moving::Moving;
+use crate::moving::{Moving, resumed};
 use crate::stream::Pattern;
 
 /// Bit of `tcpi_options`: timestamps in microseconds.
@@ -83,12 +83,12 @@ fn a_listening_socket_can_be_bound_while_a_moved_connection_lives() {
         // The same with options of a connection that does not come from a kernel, and after a move that failed.
         let captured = export(moving.stream).unwrap();
         let state = captured.state().clone();
-        captured.close_silently().unwrap();
+        assert_eq!(captured.close_without_grace().unwrap(), []);
         let restored = import(&state, &SocketOptions::default()).unwrap();
         let live = restored.go_live(&Injector::open().unwrap()).unwrap();
         drop(_listener);
         let listener = listen(address);
-        let resumed = export(live.socket).unwrap().resume().unwrap();
+        let resumed = resumed(export(live.socket).unwrap());
         drop(listener);
         let _listener = listen(address);
         drop(resumed);
@@ -113,7 +113,7 @@ fn a_missing_congestion_control_is_reported_and_replaced() {
             ..captured.options().clone()
         };
         let state = captured.state().clone();
-        captured.close_silently().unwrap();
+        assert_eq!(captured.close_without_grace().unwrap(), []);
         let restored = import(&state, &options).unwrap();
         assert!(!restored.has_congestion_control());
         let live = restored.go_live(&Injector::open().unwrap()).unwrap();
@@ -123,7 +123,7 @@ fn a_missing_congestion_control_is_reported_and_replaced() {
         let has_unit = info(&live.socket).tcpi_options & MICROSECOND_STAMPS != 0;
         let captured = export(live.socket).unwrap();
         assert_eq!(captured.options().has_microsecond_stamps, has_unit);
-        let (moving, _) = Moving::new(&cable, captured.resume().unwrap().into()).step();
+        let (moving, _) = Moving::new(&cable, resumed(captured)).step();
         assert_eq!(info(&moving.stream).tcpi_options & MICROSECOND_STAMPS != 0, has_unit);
         Pattern::new(1).write(&moving.stream, 1_000);
         Pattern::new(1).read(&client, 1_000);

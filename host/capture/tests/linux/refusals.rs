@@ -15,6 +15,7 @@ use spillway_wire::state::QUEUE_BYTES_MAX;
 
 use crate::cable::{Cable, Family, PATIENCE, run, skipped, wait_until};
 use crate::kernel::{get_int, set_option};
+use crate::moving::resumed;
 use crate::stream::Pattern;
 
 /// A connection over `lo`: the client's end, and the server's.
@@ -203,8 +204,7 @@ fn members_of_a_sockmap_are_refused_until_they_are_removed() {
             let (kept, refused) = refusal(server);
             assert_eq!(refused, Refusal::SocketMap);
             map.delete(&[0; 4]).unwrap();
-            let server = export(kept).unwrap().resume().unwrap();
-            let mut server = TcpStream::from(server);
+            let mut server = resumed(export(kept).unwrap());
             server.read_exact(&mut [0; 6]).unwrap();
             assert_usable(&client, &server);
         }
@@ -224,8 +224,8 @@ fn members_of_a_reuse_port_group_are_refused_until_the_option_is_cleared() {
         let server = listener.accept().unwrap().0;
         let server = assert_refused(&client, server, &Refusal::ReusePort);
         sockopt::set_socket_reuseport(&server, false).unwrap();
-        let server = export(server).unwrap().resume().unwrap();
-        assert_usable(&client, &server.into());
+        let server = resumed(export(server).unwrap());
+        assert_usable(&client, &server);
     });
 }
 
@@ -340,7 +340,7 @@ fn mapped_addresses_are_converted() {
         let captured = export(listener.accept().unwrap().0).unwrap();
         assert_eq!((captured.state().local, captured.state().peer), (address, client.local_addr().unwrap()));
         let (state, options) = (captured.state().clone(), captured.options().clone());
-        captured.close_silently().unwrap();
+        assert_eq!(captured.close_without_grace().unwrap(), []);
         let live = import(&state, &options).unwrap().go_live(&Injector::open().unwrap()).unwrap();
         assert_usable(&client, &live.socket.into());
     };
@@ -352,6 +352,7 @@ fn a_process_without_the_capability_is_told_so() {
     inside("cap-capability", |_| {
         let (client, server) = pair();
         let captured = export(pair().1).unwrap();
+        let injector = Injector::open().unwrap();
         let own = capabilities(None).unwrap();
         let fewer = own.permitted - CapabilitySet::NET_ADMIN - CapabilitySet::NET_RAW;
         set_capabilities(None, CapabilitySets { effective: fewer, permitted: fewer, ..own }).unwrap();
@@ -360,7 +361,7 @@ fn a_process_without_the_capability_is_told_so() {
         let imported = import(captured.state(), &SocketOptions::default());
         assert!(matches!(imported, Err(CaptureError::Permission)));
         assert!(matches!(Injector::open(), Err(CaptureError::PermissionToInject)));
-        assert!(matches!(captured.resume().unwrap_err().error, CaptureError::Permission));
+        assert!(matches!(captured.resume(&injector).unwrap_err().error, CaptureError::Permission));
         assert_usable(&client, &kept.into());
     });
 }

@@ -1,0 +1,127 @@
+//! What a captured socket still gets of the peer after its state was read. The new owner must get all of it: nothing else
+//! acknowledges a copy, and the peer has an acknowledgement for each late byte, so it sends none of them again.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use spillway_wire::packet::tcp::Timestamps;
+use spillway_wire::state::ConnectionState;
+
+use crate::copies::Inbox;
+use crate::ends::{self, Ends};
+use crate::error::{CaptureError, system};
+use crate::info::{Info, KernelState, Progress};
+use crate::muted::Muted;
+use crate::peer_packet::{PeerPacket, PeerSegment};
+use crate::repair::Repair;
+
+/// Number of times that late bytes are read before the caller must try again.
+const ATTEMPTS: usize = 8;
+/// Longest packet that is made: an IP packet of any family may have this length.
+const PACKET_BYTES_MAX: usize = 65_535;
+
+/// Late bytes, and copies of what the filter has not let pass.
+#[derive(Debug)]
+pub(crate) struct Remainder {
+    late: Late,
+    /// `None` if the filter drops.
+    inbox: Option<Inbox>,
+}
+
+/// Bytes and a FIN that have passed the filter on another CPU, and were queued and acknowledged after the dump.
+#[derive(Debug)]
+struct Late {
+    /// What the new owner has, or gets with `packets`.
+    ends: Ends,
+    progress: Progress,
+    /// How segments of the peer begin; their sequence number is `ends.received`.
+    head: PeerSegment,
+    packets: VecDeque<PeerPacket>,
+}
+
+impl Remainder {
+    pub(crate) fn new(state: &ConnectionState, muted: Muted, inbox: Option<Inbox>) -> Remainder {
+        let stamps = state.agreed.stamps.and_then(|stamps| {
+            // An echo of the last timestamp sent measures no round trip, because the segment acknowledges nothing new.
+            stamps.recent.map(|value| Timestamps { value, echo: stamps.clock })
+        });
+        let scaled = muted.window.snd_wnd.checked_shr(state.sending.scale.into()).unwrap_or(0);
+        let head = PeerSegment {
+            peer: state.peer,
+            local: state.local,
+            seq: muted.ends.received,
+            ack: muted.ends.written.wrapping_sub(muted.ends.unacknowledged),
+            has_fin: false,
+            window: u16::try_from(scaled).unwrap_or(u16::MAX),
+            stamps,
+        };
+        let late = Late { ends: muted.ends, progress: muted.progress, head, packets: VecDeque::new() };
+        Remainder { late, inbox }
+    }
+
+    /// The next packet for the new owner, if there is one now. Late bytes come first: they had arrived first.
+    pub(crate) fn next(&mut self, fd: &OwnedFd) -> Result<Option<PeerPacket>, CaptureError> {
+        match self.late.next(fd)? {
+            Some(packet) => Ok(Some(packet)),
+            None => self.next_copy(),
+        }
+    }
+
+    /// The next copy, if there is one. Late bytes are in the socket's own queue.
+    pub(crate) fn next_copy(&mut self) -> Result<Option<PeerPacket>, CaptureError> {
+        self.inbox.as_ref().map_or(Ok(None), Inbox::next)
+    }
+}
+
+impl Late {
+    fn next(&mut self, fd: &OwnedFd) -> Result<Option<PeerPacket>, CaptureError> {
+        if self.packets.is_empty() {
+            self.read(fd)?;
+        }
+        Ok(self.packets.pop_front())
+    }
+
+    /// Reads what is new in the receive queue until nothing has changed meanwhile.
+    fn read(&mut self, fd: &OwnedFd) -> Result<(), CaptureError> {
+        let repair = Repair::of(fd);
+        let mut progress = Info::read(fd)?.progress;
+        for _ in 0..ATTEMPTS {
+            if progress.received == self.progress.received {
+                return Ok(());
+            }
+            let read = || ends::read(repair, fd, ends::lengths(fd)?, 0);
+            let contents = read().map_err(system("read late bytes of the socket"))?;
+            let now = Info::read(fd)?.progress;
+            if now == progress
+                && let Some(unread) = contents.unread
+            {
+                let before = (self.ends.unread as usize).min(unread.len());
+                let has_fin = has_peer_fin(now.state) && !has_peer_fin(self.progress.state);
+                self.packets = self.segments(&unread[before..], has_fin)?;
+                (self.ends, self.progress) = (contents.ends, now);
+                return Ok(());
+            }
+            progress = now;
+        }
+        Err(CaptureError::Changing)
+    }
+
+    fn segments(&self, bytes: &[u8], has_fin: bool) -> Result<VecDeque<PeerPacket>, CaptureError> {
+        let step = PACKET_BYTES_MAX - PeerPacket::header_bytes(self.head.local);
+        // A FIN alone is a segment without data.
+        let pieces = bytes.len().div_ceil(step).max(usize::from(has_fin));
+        (0..pieces)
+            .map(|piece| {
+                let (from, to) = (piece * step, (piece * step + step).min(bytes.len()));
+                let seq = self.ends.received.wrapping_add(from as u32);
+                let has_fin = has_fin && piece + 1 == pieces;
+                PeerPacket::made(&PeerSegment { seq, has_fin, ..self.head }, &bytes[from..to])
+            })
+            .collect()
+    }
+}
+
+/// Whether the peer has finished in this state.
+fn has_peer_fin(state: KernelState) -> bool {
+    matches!(state, KernelState::CloseWait | KernelState::Other("CLOSING" | "TIME-WAIT" | "LAST-ACK"))
+}
