@@ -2,7 +2,7 @@
 #ifndef SPILLWAY_MAPS_H
 #define SPILLWAY_MAPS_H
 
-#include "parse.h"
+#include "flow_key.h"
 #include "verdicts.h"
 
 /* Addresses of the stack: one or two for the helper, the others for connections that move here. */
@@ -32,16 +32,6 @@ struct endpoint {
     __u8 zero;
 };
 
-/* A connection that belongs to the stack although its local address and port do not. */
-struct flow {
-    struct address local;
-    struct address peer;
-    __be16 local_port;
-    __be16 peer_port;
-    __u8 protocol;
-    __u8 zero[3];
-};
-
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(max_entries, ADDRESSES_MAX);
@@ -56,6 +46,7 @@ struct {
     __type(value, __u8);
 } endpoints SEC(".maps");
 
+/* Connections that belong to the stack although their local addresses and ports do not. */
 struct {
     __uint(type, BPF_MAP_TYPE_HASH);
     __uint(map_flags, BPF_F_NO_PREALLOC);

@@ -34,13 +34,7 @@ static __always_inline enum verdict owner(const struct packet *packet, const str
         .port = packet->target_port,
         .protocol = packet->protocol,
     };
-    struct flow flow = {
-        .local = packet->target,
-        .peer = packet->source,
-        .local_port = packet->target_port,
-        .peer_port = packet->source_port,
-        .protocol = packet->protocol,
-    };
+    struct flow flow = flow_of(packet);
     __u16 port = bpf_ntohs(packet->target_port);
 
     if (rule && packet->protocol == IPPROTO_TCP && rule->first_port && port >= rule->first_port &&

@@ -109,6 +109,11 @@ pub enum AttachError {
         /// The directory with the switch's pins.
         directory: PathBuf,
     },
+    /// The program does not work at `lo`.
+    Loopback {
+        /// The interface's name.
+        interface: String,
+    },
     /// The driver or the kernel refused the program.
     Refused {
         /// The interface's name.
@@ -141,6 +146,11 @@ impl fmt::Display for AttachError {
                 "interface {interface} has the program of a switch in host mode (pins in {}), and another process has \
                  placed a program behind it: stop that process",
                 directory.display()
+            ),
+            AttachError::Loopback { interface } => write!(
+                f,
+                "packets of connections that move here cannot be held at {interface}, where they are injected later: name the \
+                 interfaces on which clients' packets arrive"
             ),
             AttachError::Refused { interface, source } => write!(
                 f,

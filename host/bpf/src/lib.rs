@@ -4,6 +4,7 @@
 //!
 //! - [`Steer`]: passes packets of the user-level TCP stack to its AF_XDP sockets, all others to the kernel
 //! - [`Switch`](switch::Switch): forwards frames by rules that servers change with control messages
+//! - [`HeldFlows`]: holds the packets of connections that move to this host, until its kernel has them
 //! - [`Stragglers`]: keeps the packets that reach a socket whose connection moves
 //! - [`RemovedSockets`]: reports TCP sockets that the kernel has removed
 //! - [`PeerTimestamps`]: reads the latest timestamp that a TCP connection of the kernel has from its peer
@@ -18,6 +19,7 @@
 
 mod attach;
 mod error;
+mod held;
 mod hub;
 mod loss;
 mod map;
@@ -33,6 +35,7 @@ mod verdict;
 
 pub use attach::{AttachError, Attachment, AttachmentState, Mode, attached_program};
 pub use error::BpfError;
+pub use held::{Budget, HeldCounters, HeldFlows, HeldOutcome, Hold, HoldError, Release, Waiting};
 pub use hub::Hub;
 pub use loss::Loss;
 pub use pass::Pass;

@@ -20,6 +20,7 @@ macro_rules! embed {
     };
 }
 embed!(STEER, "steer.bpf.o");
+embed!(HOLD, "hold.bpf.o");
 embed!(HUB, "hub.bpf.o");
 embed!(LOSS, "loss.bpf.o");
 embed!(PASS, "pass.bpf.o");

@@ -64,7 +64,8 @@ pub struct Flow {
 }
 
 impl Flow {
-    fn key(&self) -> [u8; 40] {
+    /// The bytes of `struct flow` in `c/flow_key.h`.
+    pub(crate) fn key(&self) -> [u8; 40] {
         let mut key = [0; 40];
         key[..16].copy_from_slice(&map::address(self.local.ip()));
         key[16..32].copy_from_slice(&map::address(self.peer.ip()));

@@ -10,9 +10,9 @@
 //! The state is that of `spillway_wire::state`, so the user-level stack imports what the kernel exports, and the other way
 //! round. [`SocketOptions`] travel beside it. docs/capture.md has the order of the steps and what repair mode cannot do.
 //!
-//! Both directions act in the network namespace of the calling thread and need CAP_NET_ADMIN there; [`Injector`] needs
-//! CAP_NET_RAW. BPF programs, which this crate does not contain, copy the segments that reach a captured socket
-//! ([`CopyingFilter`]) and read TS.Recent ([`PeerStamps`]).
+//! Both directions act in the network namespace of the calling thread and need CAP_NET_ADMIN there; [`Injector`] and
+//! [`PacketInjector`] need CAP_NET_RAW. BPF programs, which this crate does not contain, copy the segments that reach a captured
+//! socket ([`CopyingFilter`]) and read TS.Recent ([`PeerStamps`]).
 //!
 //! - `capturer`, `import`: the two directions; `captured`, `leaving`, `restored`: the types above
 //! - `eligible`: which sockets are refused, by the names in `refusal`; `diag`: the kernel's diagnosis of a connection
@@ -20,7 +20,8 @@
 //! - `repair`: repair mode; `held`: a socket in it; `muted`: one that sends nothing; `filter`: the filter
 //! - `remainder`: what a socket gets of the peer after its state was read; `copies`: what the filter has copied
 //! - `ends`, `queues`: the ends and the bytes of both queues; `options`: socket options; `info`: TCP_INFO
-//! - `peer_packet`: packets of the peer; `inject`: gives them to sockets of this host
+//! - `peer_packet`: packets of the peer; `inject`: gives them to sockets of this host; `packet_injection`: does the same with
+//!   packets that were held at an interface
 //! - `programs`: what BPF programs add
 //! - `system`: the system calls without a safe wrapper, and all `unsafe` code
 
@@ -42,6 +43,7 @@ mod inject;
 mod leaving;
 mod muted;
 mod options;
+mod packet_injection;
 mod peer_packet;
 mod plan;
 mod programs;
@@ -62,6 +64,7 @@ pub use import::import;
 pub use inject::Injector;
 pub use leaving::{GRACE, Leaving, Step};
 pub use options::{Buffer, KeepAlive, SocketOptions};
+pub use packet_injection::{InjectError, PacketInjector, SocketInjector};
 pub use peer_packet::PeerPacket;
 pub use programs::{CopyingFilter, PeerStamp, PeerStamps};
 pub use refusal::Refusal;

@@ -1,0 +1,83 @@
+//! Requests arrive at the target before the connection does.
+
+use spillway_bpf::HeldOutcome;
+
+use crate::fork::{Family, Fork, INTERFACE};
+use crate::kernel::info;
+use crate::stream::Pattern;
+use crate::{Target, assert_unnoticed, end, moves, skipped};
+
+/// Bits of `tcpi_options`.
+const TIMESTAMPS: u8 = 1;
+const SACK: u8 = 2;
+
+/// Moves a connection to and fro. In each move some requests arrive before the connection.
+fn early_requests(name: &str, family: Family, missing: &[&str]) {
+    if skipped() {
+        return;
+    }
+    let sysctls: Vec<_> = missing.iter().map(|name| (*name, "0")).collect();
+    let fork = Fork::new(name, family, &sysctls);
+    let (client, mut server) = fork.connection();
+    let has = |bit| info(&client).tcpi_options & bit != 0;
+    assert_eq!(has(SACK), !missing.contains(&"net/ipv4/tcp_sack"));
+    assert_eq!(has(TIMESTAMPS), !missing.contains(&"net/ipv4/tcp_timestamps"));
+    let mut targets = [0, 1].map(|index| Target::new(&fork.servers[index], INTERFACE));
+    let mut requests = (Pattern::new(1), Pattern::new(1));
+    let mut replies = (Pattern::new(2), Pattern::new(2));
+    let mut held_packets = 0;
+    for number in 0..moves() {
+        let target_index = (number + 1) % 2;
+        let target = &mut targets[target_index];
+        // Sometimes a part of the request was read, and a part of the reply is not acknowledged.
+        let read = number % 3 * 500;
+        requests.0.write(&client, read);
+        requests.1.read(&server, read);
+        let reply = number % 4 * 2_000;
+        replies.0.write(&server, reply);
+
+        let hold = target.hold(&server);
+        fork.send_to(target_index);
+        let early: usize = (0..1 + number % 5).map(|segment| 1 + segment * 1_100).sum();
+        for segment in 0..1 + number % 5 {
+            requests.0.write(&client, 1 + segment * 1_100);
+        }
+        target.waits_for_packets(hold, 1);
+        server = target.take(&fork.servers[number % 2], server, hold);
+        held_packets += 1;
+
+        requests.1.read(&server, early);
+        replies.0.write(&server, 300);
+        replies.1.read(&client, reply + 300);
+    }
+    assert_unnoticed(&fork.client, &client, &targets);
+    let held: u64 = targets.iter().map(|target| target.held.counters().unwrap().of(HeldOutcome::Held)).sum();
+    assert!(held >= held_packets, "{held} packets were held in {held_packets} moves");
+    end([client, server]);
+}
+
+#[test]
+fn early_requests_are_served_over_ipv4() {
+    early_requests("held-4", Family::V4, &[]);
+}
+
+#[test]
+fn early_requests_are_served_over_ipv6() {
+    early_requests("held-6", Family::V6, &[]);
+}
+
+#[test]
+fn early_requests_are_served_without_sack() {
+    early_requests("held-s", Family::V4, &["net/ipv4/tcp_sack"]);
+}
+
+#[test]
+fn early_requests_are_served_without_timestamps() {
+    early_requests("held-t", Family::V4, &["net/ipv4/tcp_timestamps"]);
+}
+
+#[test]
+fn early_requests_are_served_without_any_option_over_ipv6() {
+    let missing = ["net/ipv4/tcp_sack", "net/ipv4/tcp_timestamps", "net/ipv4/tcp_window_scaling"];
+    early_requests("held-6n", Family::V6, &missing);
+}
