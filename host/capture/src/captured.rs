@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::net::sockopt;
-use spillway_wire::state::ConnectionState;
+use spillway_wire::state::{ConnectionState, SocketOptions};
 
 use crate::error::{CaptureError, Failed, system};
 use crate::filter;
@@ -12,7 +12,6 @@ use crate::held::Held;
 use crate::inject::Injector;
 use crate::leaving::Leaving;
 use crate::muted::{Muted, unmute};
-use crate::options::SocketOptions;
 use crate::peer_packet::PeerPacket;
 use crate::remainder::Remainder;
 use crate::repair::Repair;
@@ -66,7 +65,7 @@ impl Captured {
         &self.taken.state
     }
 
-    /// The socket's options, which are not part of the state.
+    /// The socket's options, which the state has, too.
     pub fn options(&self) -> &SocketOptions {
         &self.taken.options
     }

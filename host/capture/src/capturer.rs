@@ -14,7 +14,7 @@ use crate::eligible::{self, Eligible};
 use crate::error::{CaptureError, Failed, system};
 use crate::filter::{self, Filter};
 use crate::muted::Muted;
-use crate::options::SocketOptions;
+use crate::options;
 use crate::programs::{CopyingFilter, PeerStamp, PeerStamps};
 use crate::remainder::Remainder;
 use crate::repair::Repair;
@@ -88,12 +88,13 @@ impl Capturer {
 
     fn capture(&mut self, fd: &OwnedFd) -> Result<Taken, CaptureError> {
         let eligible = eligible::check(&mut self.diagnosis, fd)?;
-        let options = SocketOptions::read(fd, &eligible)?;
+        let options = options::read(fd, &eligible)?;
         let repair = Repair::enter(fd)?;
         match self.filtered(repair, fd, &eligible) {
             Ok(read) => {
                 let remainder = Remainder::new(&read.state, read.muted, read.inbox);
-                let (cookie, state, muted) = (eligible.cookie, read.state, read.muted);
+                let state = ConnectionState { socket_options: Some(options.clone()), ..read.state };
+                let (cookie, muted) = (eligible.cookie, read.muted);
                 Ok(Taken { cookie, state, muted, options, filtered_at: read.filtered_at, remainder })
             }
             Err(error) => {

@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use rustix::net::{
     AddressFamily, Shutdown, SocketFlags, SocketType, bind, connect, ipproto, shutdown, socket_with,
 };
-use spillway_wire::state::ConnectionState;
+use spillway_wire::state::{ConnectionState, SocketOptions};
 
 use crate::error::{CaptureError, system};
 use crate::held::Held;
-use crate::options::SocketOptions;
+use crate::options;
 use crate::plan::{OwnFin, Plan};
 use crate::queues::refill;
 use crate::repair::Repair;
@@ -35,7 +35,7 @@ pub fn import(state: &ConnectionState, options: &SocketOptions) -> Result<Restor
     let socket = Held::new(fd);
     let fd = socket.fd();
     let repair = Repair::enter(fd)?;
-    let has_congestion_control = options.apply(fd, plan.needed())?;
+    let has_congestion_control = options::apply(options, fd, plan.needed())?;
     join(repair, fd, &plan)?;
     rebuild(repair, fd, &plan).map_err(system("restore the connection's queues"))?;
     Ok(Restored::new(socket, plan, options.clone(), has_congestion_control))

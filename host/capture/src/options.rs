@@ -1,11 +1,11 @@
-//! Socket options that travel beside a connection's state, which has no fields for them.
+//! The options of a socket that travel with its connection's state.
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
+use spillway_wire::state::{Buffer, KeepAlive, SocketOptions};
 
 use crate::eligible::Eligible;
 use crate::error::{CaptureError, system};
@@ -18,57 +18,6 @@ const SEND_BUFFER_IS_FIXED: libc::c_int = 1;
 /// The application has set the size of the receive buffer (SOCK_RCVBUF_LOCK).
 const RECEIVE_BUFFER_IS_FIXED: libc::c_int = 2;
 
-/// Options of a socket. `None` leaves the default of the importing host; so does the default value of this type, for
-/// connections that come from the user-level stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SocketOptions {
-    /// TCP_NODELAY.
-    pub no_delay: Option<bool>,
-    /// TCP_CORK.
-    pub cork: Option<bool>,
-    /// Keep-alive probes.
-    pub keep_alive: Option<KeepAlive>,
-    /// TCP_USER_TIMEOUT, in milliseconds; 0 is the system's default.
-    pub user_timeout_ms: Option<u32>,
-    /// Name of the congestion control (TCP_CONGESTION).
-    pub congestion_control: Option<String>,
-    /// The send buffer.
-    pub send_buffer: Option<Buffer>,
-    /// The receive buffer.
-    pub receive_buffer: Option<Buffer>,
-    /// SO_REUSEADDR, which sockets inherit from the listening socket; `None` sets it. Without it a listening socket cannot
-    /// be bound to the port while the connection lives.
-    pub reuses_address: Option<bool>,
-    /// O_NONBLOCK.
-    pub is_nonblocking: bool,
-    /// The application has ended the reading direction (SHUT_RD).
-    pub has_ended_reading: bool,
-    /// The connection's timestamps count microseconds; otherwise milliseconds.
-    pub has_microsecond_stamps: bool,
-}
-
-/// Keep-alive probes of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepAlive {
-    /// SO_KEEPALIVE.
-    pub is_on: bool,
-    /// Time without segments before the first probe (TCP_KEEPIDLE), whole seconds.
-    pub idle: Duration,
-    /// Time between probes (TCP_KEEPINTVL), whole seconds.
-    pub interval: Duration,
-    /// Unanswered probes that end the connection (TCP_KEEPCNT).
-    pub probes: u32,
-}
-
-/// The size of a socket's buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
-    /// Bytes with the kernel's own overhead, as SO_SNDBUF and SO_RCVBUF return them.
-    pub bytes: usize,
-    /// The application has set the size; otherwise the kernel adjusts it.
-    pub is_fixed: bool,
-}
-
 /// Room that a restored connection needs in its socket's buffers, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needed {
@@ -78,100 +27,97 @@ pub(crate) struct Needed {
     pub receiving: usize,
 }
 
-impl SocketOptions {
-    /// Reads the options of a socket that is not in repair mode, which would change SO_REUSEADDR. Some are in its diagnosis.
-    pub(crate) fn read(fd: &OwnedFd, eligible: &Eligible) -> Result<SocketOptions, CaptureError> {
-        let diagnosed = &eligible.diagnosed;
-        let read = || -> io::Result<SocketOptions> {
-            let locks = buffer_locks(fd)?;
-            let buffer = |bytes, lock| Buffer { bytes, is_fixed: locks & lock != 0 };
-            Ok(SocketOptions {
-                no_delay: Some(sockopt::tcp_nodelay(fd)?),
-                cork: Some(sockopt::tcp_cork(fd)?),
-                keep_alive: Some(KeepAlive {
-                    is_on: sockopt::socket_keepalive(fd)?,
-                    idle: sockopt::tcp_keepidle(fd)?,
-                    interval: sockopt::tcp_keepintvl(fd)?,
-                    probes: sockopt::tcp_keepcnt(fd)?,
-                }),
-                user_timeout_ms: Some(sockopt::tcp_user_timeout(fd)?),
-                congestion_control: diagnosed.congestion_control.clone(),
-                send_buffer: Some(buffer(diagnosed.send_buffer, SEND_BUFFER_IS_FIXED)),
-                receive_buffer: Some(buffer(diagnosed.receive_buffer, RECEIVE_BUFFER_IS_FIXED)),
-                reuses_address: Some(sockopt::socket_reuseaddr(fd)?),
-                is_nonblocking: fcntl_getfl(fd)?.contains(OFlags::NONBLOCK),
-                has_ended_reading: eligible.has_ended_reading(),
-                has_microsecond_stamps: diagnosed.info.has_microsecond_stamps,
-            })
-        };
-        read().map_err(system("read the socket's options"))
-    }
-
-    /// Sets the options of a new socket before it is connected, except those of [`finish`](Self::finish). The buffers have
-    /// room for `needed`, and keep their size until then. Returns whether the congestion control is as wanted.
-    pub(crate) fn apply(&self, fd: &OwnedFd, needed: Needed) -> Result<bool, CaptureError> {
-        let apply = || -> io::Result<bool> {
-            let bytes = |buffer: Option<Buffer>| buffer.map(|buffer| buffer.bytes);
-            let send_default =
-                bytes(self.send_buffer).map_or_else(|| sockopt::socket_send_buffer_size(fd), Ok)?;
-            let receive_default =
-                bytes(self.receive_buffer).map_or_else(|| sockopt::socket_recv_buffer_size(fd), Ok)?;
-            sockopt::set_socket_send_buffer_size_force(fd, asked(send_default, needed.sending))?;
-            sockopt::set_socket_recv_buffer_size_force(fd, asked(receive_default, needed.receiving))?;
-            // A new socket has none of these.
-            if self.no_delay == Some(true) {
-                sockopt::set_tcp_nodelay(fd, true)?;
-            }
-            if self.cork == Some(true) {
-                sockopt::set_tcp_cork(fd, true)?;
-            }
-            if let Some(keep_alive) = self.keep_alive {
-                sockopt::set_tcp_keepidle(fd, keep_alive.idle)?;
-                sockopt::set_tcp_keepintvl(fd, keep_alive.interval)?;
-                sockopt::set_tcp_keepcnt(fd, keep_alive.probes)?;
-                if keep_alive.is_on {
-                    sockopt::set_socket_keepalive(fd, true)?;
-                }
-            }
-            if let Some(timeout_ms) = self.user_timeout_ms
-                && timeout_ms != 0
-            {
-                sockopt::set_tcp_user_timeout(fd, timeout_ms)?;
-            }
-            if self.is_nonblocking {
-                fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
-            }
-            match &self.congestion_control {
-                None => Ok(true),
-                // A name that this host does not have.
-                Some(name) => Ok(sockopt::set_tcp_congestion(fd, name).is_ok()),
-            }
-        };
-        apply().map_err(system("set the socket's options"))
-    }
-
-    /// Gives the buffers the sizes of the old socket: otherwise they, and the windows with them, would grow with each move. Lets
-    /// the kernel adjust those again that the application has not fixed.
-    pub(crate) fn finish(&self, fd: &OwnedFd, needed: Needed) {
-        let enlarged = |buffer: Option<Buffer>, needed| {
-            buffer.map(|buffer| buffer.bytes).filter(|bytes| asked(*bytes, needed) > bytes / 2)
-        };
-        // These calls cannot fail, because others of their kind have not.
-        if let Some(bytes) = enlarged(self.send_buffer, needed.sending) {
-            let _ = sockopt::set_socket_send_buffer_size_force(fd, bytes / 2);
-        }
-        if let Some(bytes) = enlarged(self.receive_buffer, needed.receiving) {
-            let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes / 2);
-        }
-        let lock =
-            |buffer: Option<Buffer>, bit| if buffer.is_some_and(|buffer| buffer.is_fixed) { bit } else { 0 };
-        let locks =
-            lock(self.send_buffer, SEND_BUFFER_IS_FIXED) | lock(self.receive_buffer, RECEIVE_BUFFER_IS_FIXED);
-        // Linux before 5.14 has no such option: the buffers keep their size there.
-        let _ = set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, locks);
-    }
+/// Reads the options of a socket that is not in repair mode, which would change SO_REUSEADDR. Some are in its diagnosis.
+pub(crate) fn read(fd: &OwnedFd, eligible: &Eligible) -> Result<SocketOptions, CaptureError> {
+    let diagnosed = &eligible.diagnosed;
+    let read = || -> io::Result<SocketOptions> {
+        let locks = buffer_locks(fd)?;
+        let buffer = |bytes, lock| Buffer { bytes, is_fixed: locks & lock != 0 };
+        Ok(SocketOptions {
+            no_delay: Some(sockopt::tcp_nodelay(fd)?),
+            cork: Some(sockopt::tcp_cork(fd)?),
+            keep_alive: Some(KeepAlive {
+                is_on: sockopt::socket_keepalive(fd)?,
+                idle: sockopt::tcp_keepidle(fd)?,
+                interval: sockopt::tcp_keepintvl(fd)?,
+                probes: sockopt::tcp_keepcnt(fd)?,
+            }),
+            user_timeout_ms: Some(sockopt::tcp_user_timeout(fd)?),
+            congestion_control: diagnosed.congestion_control.clone(),
+            send_buffer: Some(buffer(diagnosed.send_buffer, SEND_BUFFER_IS_FIXED)),
+            receive_buffer: Some(buffer(diagnosed.receive_buffer, RECEIVE_BUFFER_IS_FIXED)),
+            reuses_address: Some(sockopt::socket_reuseaddr(fd)?),
+            is_nonblocking: fcntl_getfl(fd)?.contains(OFlags::NONBLOCK),
+            has_ended_reading: eligible.has_ended_reading(),
+            has_microsecond_stamps: diagnosed.info.has_microsecond_stamps,
+        })
+    };
+    read().map_err(system("read the socket's options"))
 }
 
+/// Sets the options of a new socket before it is connected, except those of [`finish`]. The buffers have
+/// room for `needed`, and keep their size until then. Returns whether the congestion control is as wanted.
+pub(crate) fn apply(options: &SocketOptions, fd: &OwnedFd, needed: Needed) -> Result<bool, CaptureError> {
+    let apply = || -> io::Result<bool> {
+        let bytes = |buffer: Option<Buffer>| buffer.map(|buffer| buffer.bytes);
+        let send_default =
+            bytes(options.send_buffer).map_or_else(|| sockopt::socket_send_buffer_size(fd), Ok)?;
+        let receive_default =
+            bytes(options.receive_buffer).map_or_else(|| sockopt::socket_recv_buffer_size(fd), Ok)?;
+        sockopt::set_socket_send_buffer_size_force(fd, asked(send_default, needed.sending))?;
+        sockopt::set_socket_recv_buffer_size_force(fd, asked(receive_default, needed.receiving))?;
+        // A new socket has none of these.
+        if options.no_delay == Some(true) {
+            sockopt::set_tcp_nodelay(fd, true)?;
+        }
+        if options.cork == Some(true) {
+            sockopt::set_tcp_cork(fd, true)?;
+        }
+        if let Some(keep_alive) = options.keep_alive {
+            sockopt::set_tcp_keepidle(fd, keep_alive.idle)?;
+            sockopt::set_tcp_keepintvl(fd, keep_alive.interval)?;
+            sockopt::set_tcp_keepcnt(fd, keep_alive.probes)?;
+            if keep_alive.is_on {
+                sockopt::set_socket_keepalive(fd, true)?;
+            }
+        }
+        if let Some(timeout_ms) = options.user_timeout_ms
+            && timeout_ms != 0
+        {
+            sockopt::set_tcp_user_timeout(fd, timeout_ms)?;
+        }
+        if options.is_nonblocking {
+            fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+        }
+        match &options.congestion_control {
+            None => Ok(true),
+            // A name that this host does not have.
+            Some(name) => Ok(sockopt::set_tcp_congestion(fd, name).is_ok()),
+        }
+    };
+    apply().map_err(system("set the socket's options"))
+}
+
+/// Gives the buffers the sizes of the old socket: otherwise they, and the windows with them, would grow with each move. Lets
+/// the kernel adjust those again that the application has not fixed.
+pub(crate) fn finish(options: &SocketOptions, fd: &OwnedFd, needed: Needed) {
+    let enlarged = |buffer: Option<Buffer>, needed| {
+        buffer.map(|buffer| buffer.bytes).filter(|bytes| asked(*bytes, needed) > bytes / 2)
+    };
+    // These calls cannot fail, because others of their kind have not.
+    if let Some(bytes) = enlarged(options.send_buffer, needed.sending) {
+        let _ = sockopt::set_socket_send_buffer_size_force(fd, bytes / 2);
+    }
+    if let Some(bytes) = enlarged(options.receive_buffer, needed.receiving) {
+        let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes / 2);
+    }
+    let lock =
+        |buffer: Option<Buffer>, bit| if buffer.is_some_and(|buffer| buffer.is_fixed) { bit } else { 0 };
+    let locks = lock(options.send_buffer, SEND_BUFFER_IS_FIXED)
+        | lock(options.receive_buffer, RECEIVE_BUFFER_IS_FIXED);
+    // Linux before 5.14 has no such option: the buffers keep their size there.
+    let _ = set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, locks);
+}
 /// Which buffers the application has fixed; none on Linux before 5.14, which does not say.
 fn buffer_locks(fd: &OwnedFd) -> io::Result<libc::c_int> {
     match get(fd, libc::SOL_SOCKET, SO_BUF_LOCK) {

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use spillway_wire::state::{ConnectionState, Finish, Receiving, Sending, Stage};
+use spillway_wire::state::{ConnectionState, Finish, Receiving, Sending, SocketOptions, Stage};
 use spillway_wire::{Bytes, Chunks};
 
 use crate::error::CaptureError;
-use crate::options::{Needed, SocketOptions};
+use crate::options::Needed;
 use crate::repair::Negotiated;
 use crate::system::RepairWindow;
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 use spillway_wire::Chunks;
+use spillway_wire::state::SocketOptions;
 
 use crate::error::{CaptureError, Failed, system};
 use crate::held::Held;
 use crate::info::{Info, KernelState};
 use crate::inject::Injector;
-use crate::options::SocketOptions;
+use crate::options;
 use crate::peer_packet::{PeerPacket, PeerSegment};
 use crate::plan::{OwnFin, Plan};
 use crate::queues::write;
@@ -91,7 +92,7 @@ impl Restored {
             // Fails only if the peer has reset the connection meanwhile.
             let _ = shutdown(&fd, Shutdown::Read);
         }
-        options.finish(&fd, plan.needed());
+        options::finish(&options, &fd, plan.needed());
         Ok(Live { socket: fd, unwritten, must_finish, fault })
     }
 }

@@ -54,8 +54,8 @@ fn carry_over(
     // The bytes on the wire are those of the state.
     let state = ConnectionState::decode(&captured.state().encode()).unwrap();
     assert_eq!(&state, captured.state());
+    let options = state.socket_options.clone().expect("a kernel's state has the options");
     let state = carry(&state);
-    let options = captured.options().clone();
     assert_eq!(captured.close_without_grace().unwrap(), [], "the cable holds all segments");
     let before = cable.server_segments(state.peer);
     let restored = import(&state, &options).unwrap();

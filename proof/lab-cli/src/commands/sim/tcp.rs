@@ -176,7 +176,7 @@ fn run_swarm(args: &Args) -> u64 {
             sum.delivered_bytes
         );
         if args.requests {
-            println!(
+            print_line!(
                 "{} arrivals with a request to serve; {} served elsewhere, {} returned, {} stayed, {} abandoned, {} unknown",
                 sum.requests_handed_off,
                 sum.requests_served,
