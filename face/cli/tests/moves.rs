@@ -199,7 +199,7 @@ fn curl_gets_each_response_from_the_server_that_has_its_target() {
             let url = format!("http://{}/[1-{CURL_REQUESTS}]", scene.service());
             let report = " %{http_code} %{num_connects} %header{served-by}\\n";
             let options = ["--silent", "--show-error", "--max-time", "60", "--write-out", report, &url];
-            scene.client.spawn(&Launch::new("curl").args(options).name(&format!("curl-{number}"))).unwrap()
+            scene.client.spawn(&Launch::new("curl").args(options).name(format!("curl-{number}"))).unwrap()
         })
         .collect();
     let outputs: Vec<String> = curls
