@@ -1,6 +1,6 @@
 //! The default name of a helper.
 
-use spillway_config::is_name;
+use spillway_values::is_name;
 
 /// The host's name, or `helper` if the host's name is not a valid name of a helper.
 pub fn host_name() -> String {
