@@ -7,8 +7,7 @@ use spillway_auth::Key;
 use spillway_batch::PolicyKind;
 use spillway_config::Texts;
 use spillway_discovery::EtcdFiles;
-use spillway_values::is_name;
-use spillway_values::server_address;
+use spillway_values::{is_name, server_address};
 use toml::Spanned;
 
 use super::{Reader, registration};
