@@ -26,7 +26,8 @@ pub struct SocketOptions {
     pub no_delay: Option<bool>,
     /// TCP_CORK.
     pub cork: Option<bool>,
-    /// Keep-alive probes.
+    /// Keep-alive probes. Also `None` for a socket that sends none and has Linux's own times, which most have: they take three
+    /// system calls to set.
     pub keep_alive: Option<KeepAlive>,
     /// TCP_USER_TIMEOUT, in milliseconds; 0 is the system's default.
     pub user_timeout_ms: Option<u32>,
@@ -58,6 +59,16 @@ pub struct KeepAlive {
     pub interval: Duration,
     /// Unanswered probes that end the connection (TCP_KEEPCNT).
     pub probes: u32,
+}
+
+impl KeepAlive {
+    /// Of a new socket, if the host's administrator has set no other times (tcp(7)).
+    const OF_LINUX: KeepAlive = KeepAlive {
+        is_on: false,
+        idle: Duration::from_secs(7_200),
+        interval: Duration::from_secs(75),
+        probes: 9,
+    };
 }
 
 /// The size of a socket's buffer.
@@ -93,7 +104,8 @@ impl SocketOptions {
                     idle: sockopt::tcp_keepidle(fd)?,
                     interval: sockopt::tcp_keepintvl(fd)?,
                     probes: sockopt::tcp_keepcnt(fd)?,
-                }),
+                })
+                .filter(|keep_alive| *keep_alive != KeepAlive::OF_LINUX),
                 user_timeout_ms: Some(sockopt::tcp_user_timeout(fd)?),
                 congestion_control: diagnosed.congestion_control.clone(),
                 send_buffer: Some(buffer(diagnosed.send_buffer, SEND_BUFFER_IS_FIXED)),
