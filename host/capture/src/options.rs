@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
@@ -17,6 +18,14 @@ const BUFFER_BYTES_MAX: usize = 1 << 30;
 const SEND_BUFFER_IS_FIXED: libc::c_int = 1;
 /// The application has set the size of the receive buffer (SOCK_RCVBUF_LOCK).
 const RECEIVE_BUFFER_IS_FIXED: libc::c_int = 2;
+
+/// Keep-alive probes of a new socket, if the host's administrator has set no other times (tcp(7)).
+const KEEP_ALIVE_OF_LINUX: KeepAlive = KeepAlive {
+    is_on: false,
+    idle: Duration::from_secs(7_200),
+    interval: Duration::from_secs(75),
+    probes: 9,
+};
 
 /// Room that a restored connection needs in its socket's buffers, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +50,8 @@ pub(crate) fn read(fd: &OwnedFd, eligible: &Eligible) -> Result<SocketOptions, C
                 idle: sockopt::tcp_keepidle(fd)?,
                 interval: sockopt::tcp_keepintvl(fd)?,
                 probes: sockopt::tcp_keepcnt(fd)?,
-            }),
+            })
+            .filter(|keep_alive| *keep_alive != KEEP_ALIVE_OF_LINUX),
             user_timeout_ms: Some(sockopt::tcp_user_timeout(fd)?),
             congestion_control: diagnosed.congestion_control.clone(),
             send_buffer: Some(buffer(diagnosed.send_buffer, SEND_BUFFER_IS_FIXED)),

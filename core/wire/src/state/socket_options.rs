@@ -18,7 +18,8 @@ pub struct SocketOptions {
     pub no_delay: Option<bool>,
     /// TCP_CORK.
     pub cork: Option<bool>,
-    /// Keep-alive probes.
+    /// Keep-alive probes. Also `None` for a socket that sends none and has Linux's own times, which most have: they take three
+    /// system calls to set.
     pub keep_alive: Option<KeepAlive>,
     /// TCP_USER_TIMEOUT, in milliseconds; 0 is the system's default.
     pub user_timeout_ms: Option<u32>,

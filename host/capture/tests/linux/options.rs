@@ -55,6 +55,27 @@ fn options_are_restored() {
     drop(client);
 }
 
+/// Times that an application has set count, also while the socket sends no probes.
+#[test]
+fn times_of_probes_are_restored_while_they_are_off() {
+    if skipped() {
+        return;
+    }
+    let cable = Cable::new("cap-probes", Family::V4, &[]);
+    let (_client, server) = cable.connection(|_| {});
+    let work = || {
+        sockopt::set_tcp_keepcnt(&server, 5).unwrap();
+        let (moving, _) = Moving::new(&cable, server).step();
+        assert_eq!(sockopt::tcp_keepcnt(&moving.stream).unwrap(), 5);
+        assert_eq!(sockopt::tcp_keepidle(&moving.stream).unwrap(), Duration::from_secs(7_200));
+        assert!(!sockopt::socket_keepalive(&moving.stream).unwrap());
+        sockopt::set_tcp_keepcnt(&moving.stream, 9).unwrap();
+        let (moving, _) = moving.step();
+        assert_eq!(sockopt::tcp_keepcnt(&moving.stream).unwrap(), 9);
+    };
+    cable.server.run_inside(work).unwrap();
+}
+
 /// A restored socket has room for both queues and the window, which is more than the kernel needed for them before.
 #[test]
 fn buffers_do_not_grow_with_moves() {

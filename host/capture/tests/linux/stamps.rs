@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use spillway_capture::{Captured, Capturer, Step};
+use spillway_wire::Bytes;
 use spillway_wire::packet::checksum::pseudo_v4;
 use spillway_wire::packet::ipv4;
 use spillway_wire::packet::tcp::{Header, Timestamps};
@@ -60,7 +61,7 @@ fn connections_without_timestamps_have_none() {
     assert_eq!(captured.state().agreed.stamps, None);
 }
 
-/// The user-level stack drops segments without a timestamp.
+/// The user-level stack takes them, which drops segments without a timestamp.
 #[test]
 fn late_bytes_have_the_latest_timestamp() {
     if skipped() {
@@ -70,7 +71,8 @@ fn late_bytes_have_the_latest_timestamp() {
     let (mut client, server) = cable.connection(|_| {});
     let other: OwnedFd = server.try_clone().unwrap().into();
     let captured = cable.server.run_inside(|| export(server)).unwrap();
-    let stamps = captured.state().agreed.stamps.unwrap();
+    let state = captured.state().clone();
+    let stamps = state.agreed.stamps.unwrap();
     assert_eq!(set_option(&other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
     client.write_all(b"late").unwrap();
     wait_until("late bytes arrive", || rustix::io::ioctl_fionread(&other).unwrap() == 4);
@@ -83,4 +85,6 @@ fn late_bytes_have_the_latest_timestamp() {
     assert_eq!(data, b"late");
     let expected = Timestamps { value: stamps.recent.unwrap(), echo: stamps.clock };
     assert_eq!(header.options.timestamps, Some(expected));
+    let received = crate::stack::after_packet(&state, &packet).receiving;
+    assert_eq!(received.late, [(state.receiving.next, Bytes::from_static(b"late"))]);
 }
