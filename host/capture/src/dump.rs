@@ -3,15 +3,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use spillway_wire::state::QUEUE_BYTES_MAX;
-
-use crate::eligible::check_state;
 use crate::ends::{Contents, lengths, read};
 use crate::error::{CaptureError, system};
 use crate::info::{Info, KernelState};
+use crate::movable::{check_length, check_state};
 use crate::muted::{Muted, mute, unmute};
 use crate::reading::Reading;
-use crate::refusal::Refusal;
 use crate::repair::Repair;
 use crate::system::RepairWindow;
 
@@ -86,9 +83,4 @@ fn read_once(
         }))
     };
     read().map_err(system("read the socket's queues"))
-}
-
-/// Refuses queues that a state cannot have.
-pub(crate) fn check_length(longest: u32) -> Result<(), CaptureError> {
-    if longest as usize > QUEUE_BYTES_MAX { Err(Refusal::Queue(longest).into()) } else { Ok(()) }
 }

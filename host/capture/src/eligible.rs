@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType, getpeername, getsockname, recv, sockopt};
 
 use crate::diag::{Diagnosed, Diagnosis};
-use crate::dump::check_length;
 use crate::error::{CaptureError, system};
 use crate::filter;
 use crate::info::{Info, KernelState};
+use crate::movable::{check_length, check_state};
 use crate::refusal::Refusal;
 use crate::system::{SO_BINDTOIFINDEX, TCP_AO_INFO, get, get_bytes};
 
@@ -70,17 +70,6 @@ fn check_diagnosed(diagnosed: &Diagnosed) -> Result<(), CaptureError> {
         return Err(Refusal::Signed("TCP-MD5").into());
     }
     check_length(diagnosed.longest_queue)
-}
-
-/// Refuses states that do not move.
-pub(crate) fn check_state(state: KernelState) -> Result<(), CaptureError> {
-    match state {
-        KernelState::Listen => Err(Refusal::Listening.into()),
-        KernelState::Other(name) => Err(Refusal::State(name).into()),
-        KernelState::Established | KernelState::CloseWait | KernelState::FinWait1 | KernelState::FinWait2 => {
-            Ok(())
-        }
-    }
 }
 
 /// Refuses members of a sockmap or sockhash. With no queue selected, the kernel's TCP rejects all reads in repair mode,

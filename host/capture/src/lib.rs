@@ -15,7 +15,8 @@
 //! socket ([`CopyingFilter`]) and read TS.Recent ([`PeerStamps`]).
 //!
 //! - `capturer`, `import`: the two directions; `captured`, `leaving`, `restored`: the types above
-//! - `eligible`: which sockets are refused, by the names in `refusal`; `diag`: the kernel's diagnosis of a connection
+//! - `eligible`: which sockets are refused, by the names in `refusal`; `movable`: what may change until the connection is read;
+//!   `diag`: the kernel's diagnosis of a connection
 //! - `dump`: reads a socket's connection; `reading`: what was read, as a state; `plan`: a state as numbers of the kernel
 //! - `repair`: repair mode; `held`: a socket in it; `muted`: one that sends nothing; `filter`: the filter
 //! - `remainder`: what a socket gets of the peer after its state was read; `copies`: what the filter has copied
@@ -41,6 +42,7 @@ mod import;
 mod info;
 mod inject;
 mod leaving;
+mod movable;
 mod muted;
 mod options;
 mod packet_injection;
