@@ -129,8 +129,7 @@ impl Peers {
             Ok(()) => Some(datagram),
             Err(SealError::NotOpen | SealError::Exhausted) => {
                 self.spare.push(datagram);
-                let is_repeated = matches!(message.body, Body::State(_) | Body::Received(_));
-                if !is_repeated && peer.waiting.len() < WAITING_MAX {
+                if !is_repeated(&message.body) && peer.waiting.len() < WAITING_MAX {
                     let mut bytes = Vec::new();
                     message.emit(&mut bytes);
                     peer.waiting.push_back(bytes);
@@ -192,6 +191,12 @@ impl Peers {
             }
         }
     }
+}
+
+/// Whether the sender of a message repeats it, or the message that it answers.
+fn is_repeated(body: &Body<'_>) -> bool {
+    let of_moves = matches!(body, Body::State(_) | Body::Received(_));
+    of_moves || matches!(body, Body::Served(_) | Body::Abandoned(_) | Body::PassedOn { .. } | Body::Noted(_))
 }
 
 #[cfg(test)]
