@@ -65,6 +65,8 @@ struct State {
     latest: Vec<u8>,
     /// The latest timestamp of the client.
     client_clock: Option<u32>,
+    /// Segments of the client.
+    client_segments: u64,
     /// Segments of the client since the server's last one.
     client_segments_since: u64,
     /// Bytes of data in the server's longest segment.
@@ -231,6 +233,11 @@ impl Cable {
         }
     }
 
+    /// Number of segments that the client has sent.
+    pub fn client_segments(&self) -> u64 {
+        self.state.lock().unwrap().client_segments
+    }
+
     /// Whether a segment of the client has passed since the server's last one.
     pub fn client_segments_are_through(&self) -> bool {
         self.state.lock().unwrap().client_segments_since > 0
@@ -343,6 +350,7 @@ impl State {
         let Some((header, payload_bytes)) = segment(frame) else { return false };
         self.client_segments_since = if is_of_server { 0 } else { self.client_segments_since + 1 };
         if !is_of_server {
+            self.client_segments += 1;
             self.latest = frame.to_vec();
             self.client_clock = header.options.timestamps.map(|stamps| stamps.value);
             return true;

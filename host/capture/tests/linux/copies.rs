@@ -21,8 +21,10 @@ const CLOSE_WAIT: u8 = 8;
 const CLOSED: u8 = 7;
 /// Connections of each test.
 const CONNECTIONS: usize = 20;
-/// Bytes that the client sends while the connection moves: several segments.
+/// Bytes that the client sends while the connection moves.
 const BYTES: usize = 5_000;
+/// Segments of these bytes. The cable's interfaces merge none.
+const SEGMENTS: u64 = 4;
 
 fn copying() -> Capturer {
     Capturer::open().unwrap().copying(Filter::load(), CopyLimits::default())
@@ -93,7 +95,7 @@ fn copies_go_to_the_new_owner_and_no_one_waits() {
         requests.write(client, BYTES);
         wait_until("the segments are copied", || {
             capturer.drain().unwrap();
-            capturer.copy_counters().kept > 0 && cable.client_segments_are_through()
+            capturer.copy_counters().kept >= SEGMENTS
         });
         cable.hold();
         requests.write(client, BYTES);
@@ -120,7 +122,7 @@ fn copies_go_to_the_new_owner_and_no_one_waits() {
             !forwarded(&mut leaving, start).is_empty() || info(&other).tcpi_state == CLOSED
         });
         assert_ne!(info(&other).tcpi_state, CLOSED);
-        assert_eq!(leaving.poll(start + 2 * GRACE).unwrap(), Step::Ended);
+        forwarded(&mut leaving, Instant::now() + GRACE);
         assert_eq!(leaving.poll(start).unwrap(), Step::Ended);
         assert_eq!(info(&other).tcpi_state, CLOSED);
         assert_eq!(capturer.copy_counters().unclaimed, 0);
@@ -138,8 +140,9 @@ fn a_filter_that_drops_makes_the_client_wait() {
     let before = waits(&cable);
     let work = || Capturer::open().unwrap().export(server).unwrap();
     let captured = cable.server.run_inside(work).unwrap();
+    let segments = cable.client_segments();
     client.write_all(&Pattern::new(1).next(100)).unwrap();
-    wait_until("the segment reaches the server", || cable.client_segments_are_through());
+    wait_until("the segment reaches the server", || cable.client_segments() > segments);
     let server = TcpStream::from(take_over(&cable, &captured).socket);
     cable.release_to(1);
     let mut leaving = captured.accepted();
@@ -225,7 +228,7 @@ fn a_socket_that_does_not_move_gets_its_copies() {
             requests.write(client, BYTES);
             wait_until("the segments are copied", || {
                 capturer.drain().unwrap();
-                capturer.copy_counters().kept > 0 && cable.client_segments_are_through()
+                capturer.copy_counters().kept >= SEGMENTS
             });
             let resumed = captured.resume(&Injector::open().unwrap()).unwrap();
             assert!(resumed.fault.is_none() && resumed.injected > 0, "{resumed:?}");
