@@ -230,6 +230,45 @@ fn curl_gets_each_response_from_the_server_that_has_its_target() {
     scene.close();
 }
 
+/// As above, with Python's http.client and Node. Each gets all of its responses on one connection.
+#[test]
+fn python_and_node_get_each_response_from_the_server_that_has_its_target() {
+    let Some(scene) = Scene::start_with(0, false) else { return };
+    let daemon = scene.start_daemon();
+    let servers = Servers::start_partitioned(&scene);
+    let (host, port) = (scene.service().ip().to_string(), scene.service().port().to_string());
+    let requests = CURL_REQUESTS.to_string();
+    let scripts = [
+        ("/usr/bin/python3", "-c", include_str!("moves/http.py")),
+        ("node", "-e", include_str!("moves/http.js")),
+    ];
+    let clients = scripts.iter().cycle().take(2 * scripts.len()).enumerate();
+    let clients: Vec<_> = clients
+        .map(|(number, (program, option, script))| {
+            let launch = Launch::new(*program).args([*option, *script, &host, &port, &requests]);
+            scene.client.spawn(&launch.name(format!("client-{number}"))).unwrap()
+        })
+        .collect();
+    let outputs: Vec<String> = clients
+        .into_iter()
+        .map(|mut client| {
+            let ended = client.wait(PATIENCE).expect("the client has ended");
+            assert!(ended.success(), "{ended}: {}", client.stderr().unwrap());
+            client.stdout().unwrap()
+        })
+        .collect();
+    let served_by: Vec<&str> = outputs[0].lines().collect();
+    assert_eq!(served_by.len(), CURL_REQUESTS);
+    assert!(outputs.iter().all(|output| *output == outputs[0]), "each target has one server");
+    let changes = served_by.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    let moves = outputs.len() * (changes + usize::from(served_by[0] == "b"));
+    println!("{moves} requests of {} were handed off", outputs.len() * CURL_REQUESTS);
+    servers.check_moves(moves);
+    servers.stop();
+    terminate(daemon);
+    scene.close();
+}
+
 /// The connections of curl move back and forth between two requests. Each curl sends all of its requests on one connection.
 #[test]
 fn curl_gets_all_responses_on_one_connection_that_moves() {

@@ -15,8 +15,10 @@ use super::replies::{Replies, empty};
 /// Maximum number of bytes that a client may send ahead. With the head of a request, which may be incomplete, they are an
 /// attachment of permitted length.
 const WINDOW_BYTES: usize = 55 * 1024;
-/// The protocol of attachments: the bytes that the client may still send (4), whether it has ended its direction (1), and the
-/// requests that it has sent.
+/// How often the server tries to hand a request off. A loaded host may not answer in the time of an attempt.
+const ATTEMPTS_MAX: u8 = 8;
+/// The protocol of attachments: the bytes that the client may still send (4), whether it has ended its direction (1), the
+/// attempts to hand the first request off (1), and the requests that it has sent.
 const PROTOCOL: &str = "spillway-lab-requests";
 
 /// A server: its protocol, and what it knows of each client.
@@ -47,6 +49,8 @@ struct Client<S> {
     has_come: bool,
     /// The connection is on its way to the server that has the object of the first request in `input`.
     is_leaving: bool,
+    /// Attempts to hand that request off.
+    attempts: u8,
     /// That server could not be reached.
     is_unreachable: bool,
 }
@@ -81,6 +85,7 @@ impl<P: Protocol> RequestServer<P> {
                 Stop::Full if are_sent => {}
                 Stop::Elsewhere(server) if are_sent => {
                     client.is_leaving = true;
+                    client.attempts += 1;
                     self.commands.push_back((conn, RequestCommand::HandOff(server)));
                     break true;
                 }
@@ -126,7 +131,7 @@ impl<S: Default> Client<S> {
             match outcome {
                 Outcome::Answered(bytes) => {
                     executed += bytes;
-                    (self.has_come, self.is_unreachable) = (false, false);
+                    (self.has_come, self.is_unreachable, self.attempts) = (false, false, 0);
                 }
                 Outcome::Incomplete => break Stop::Done,
                 Outcome::Elsewhere(server) => break Stop::Elsewhere(server),
@@ -151,7 +156,7 @@ impl<S: Default> Client<S> {
         let granted = u32::try_from(self.granted).ok()?;
         let attachment = Attachment::new(
             PROTOCOL,
-            [&granted.to_be_bytes()[..], &[u8::from(self.is_ending)], &self.input].concat(),
+            [&granted.to_be_bytes()[..], &[u8::from(self.is_ending), self.attempts], &self.input].concat(),
         );
         debug_assert!(attachment.is_ok(), "the window bounds {} bytes", self.input.len());
         attachment.ok()
@@ -160,9 +165,10 @@ impl<S: Default> Client<S> {
     /// The client whose connection has come with this attachment.
     fn attached(attachment: &Attachment) -> Option<Client<S>> {
         let (granted, rest) = attachment.bytes().split_first_chunk()?;
-        let (is_ending, input) = rest.split_first()?;
+        let ([is_ending, attempts], input) = rest.split_first_chunk()?;
         let granted = usize::try_from(u32::from_be_bytes(*granted)).ok()?;
-        Some(Client { granted, is_ending: *is_ending != 0, input: input.to_vec(), ..Client::default() })
+        let (is_ending, attempts) = (*is_ending != 0, *attempts);
+        Some(Client { granted, is_ending, attempts, input: input.to_vec(), ..Client::default() })
     }
 
     /// Sends replies. Returns whether the stack has taken all of them; if not, an event reports new room.
@@ -237,7 +243,8 @@ impl<P: Protocol> Movable for RequestServer<P> {
         match event {
             RequestEvent::Stays { conn, .. } => {
                 if let Some(client) = self.clients.get_mut(&conn) {
-                    (client.is_leaving, client.is_unreachable) = (false, true);
+                    client.is_leaving = false;
+                    client.is_unreachable = client.attempts >= ATTEMPTS_MAX;
                     self.work(conn, out);
                 }
             }
@@ -254,7 +261,8 @@ impl<P: Protocol> Movable for RequestServer<P> {
         // Only a server that is not this program attaches anything else.
         let Some(mut client) = attached else { return out.abort(conn) };
         client.has_come = arrival.request.is_some_and(|request| request.purpose != Purpose::Served);
-        // Whether it could be handed off follows.
+        // Whether it could be handed off follows. At another server it may have to be handed off again.
+        client.attempts = if arrival.is_return { client.attempts } else { 0 };
         client.is_leaving = arrival.is_return && arrival.attachment.is_some();
         self.clients.insert(conn, client);
         self.work(conn, out);
@@ -350,7 +358,7 @@ mod tests {
         assert_eq!(out.finished, [], "requests are left");
         let attachment = server.leave(Time::ZERO, CONN).unwrap();
         let left = [get(&elsewhere), get(&here), get(&elsewhere)].concat();
-        assert_eq!(&attachment.bytes()[5..], left.as_bytes());
+        assert_eq!(&attachment.bytes()[6..], left.as_bytes());
         assert_eq!(server.held.total(), 0);
 
         let request = HandedRequest { origin: ServerId(1), number: 7, hops_left: 3, purpose: Purpose::Serve };
@@ -378,14 +386,21 @@ mod tests {
         server.handle(Time::ZERO, CONN, Event::Opened { peer, listener: Some(0) }, &mut out);
         let requests = [get(&elsewhere), get(&here)].concat();
         server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: requests.as_bytes() }, &mut out);
-        let attachment = server.leave(Time::ZERO, CONN);
-        // The connection comes back.
-        let attachment = attachment.as_ref();
-        let arrival = Arrival { peer, listener: Some(0), attachment, request: None, is_return: true };
-        server.on_migrated(Time::ZERO, CONN, &arrival, &mut out);
-        assert_eq!(out.sent, b"", "whether it stays follows");
-        let why = OrderResult::Busy;
-        server.on_request(Time::ZERO, RequestEvent::Stays { conn: CONN, why }, &mut out);
+        let (why, hand_off) = (OrderResult::Busy, (CONN, RequestCommand::HandOff(ServerId(2))));
+        for attempt in 0..ATTEMPTS_MAX {
+            assert_eq!(server.poll_request_command(Time::ZERO), Some(hand_off));
+            assert_eq!(out.sent, b"", "attempt {attempt}");
+            // Some attempts end before the connection has left, others after that.
+            if attempt % 2 == 0 {
+                let attachment = server.leave(Time::ZERO, CONN);
+                let attachment = attachment.as_ref();
+                let arrival = Arrival { peer, listener: Some(0), attachment, request: None, is_return: true };
+                server.on_migrated(Time::ZERO, CONN, &arrival, &mut out);
+                assert_eq!(server.poll_request_command(Time::ZERO), None, "whether it stays follows");
+            }
+            server.on_request(Time::ZERO, RequestEvent::Stays { conn: CONN, why }, &mut out);
+        }
+        assert_eq!(server.poll_request_command(Time::ZERO), None);
         let sent = String::from_utf8(out.sent).unwrap();
         assert!(sent.starts_with("HTTP/1.1 503 ") && sent.ends_with(&here), "{sent}");
     }
@@ -407,7 +422,7 @@ mod tests {
         assert_eq!(server.clients[&CONN].granted, rest.len());
         server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: &rest }, &mut out);
         assert!(server.poll_request_command(Time::ZERO).is_some());
-        assert_eq!(server.leave(Time::ZERO, CONN).unwrap().bytes().len(), 5 + head.len() + WINDOW_BYTES - 1);
+        assert_eq!(server.leave(Time::ZERO, CONN).unwrap().bytes().len(), 6 + head.len() + WINDOW_BYTES - 1);
     }
 
     #[test]
