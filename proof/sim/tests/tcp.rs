@@ -67,6 +67,15 @@ fn nothing_is_lost_or_altered_where_connections_move_often() {
     assert!(moves > 500 * MOVING_SEEDS, "too few moves: {moves}");
 }
 
+/// Worlds with moves in which the stack, the protocol or a check was once wrong.
+#[test]
+fn worlds_that_were_reported_pass() {
+    for seed in [500_235, 500_237, 600_234, 601_739] {
+        let report = run(seed, PACKETS, Worlds::Moving);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
 #[test]
 fn equal_seeds_give_equal_traces() {
     for seed in 0..4 {
