@@ -97,6 +97,15 @@ fn each_request_is_executed_once_and_its_origin_learns_once_how_it_ended() {
     assert!(abandoned > 0 && unknown > 0, "too few connections end meanwhile");
 }
 
+/// Worlds with moves in which the stack, the protocol or a check was once wrong.
+#[test]
+fn worlds_that_were_reported_pass() {
+    for seed in [500_235, 500_237, 600_234, 601_739] {
+        let report = run(seed, PACKETS, Worlds::Moving);
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}");
+    }
+}
+
 #[test]
 fn equal_seeds_give_equal_traces() {
     for seed in 0..4 {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use spillway_handoff::Cause;
 use spillway_transport::Conn;
 use spillway_wire::switch::Flow;
 
@@ -163,6 +164,16 @@ impl Directory {
         self.lost.push((flow, loss));
     }
 
+    /// Finds out which of the losses since the last turn are those of connections that both ends had closed. `has_ended`: whether
+    /// a fresh SYN has ended the entry of a flow; a later connection with the same ends has another entry.
+    pub(super) fn find_closed(&mut self, has_ended: impl Fn(&Flow) -> bool) {
+        for (flow, loss) in &mut self.lost[self.losses_seen..] {
+            if *loss == Loss::Protocol(Cause::Doubt) && has_ended(flow) {
+                *loss = Loss::Closed;
+            }
+        }
+    }
+
     /// Flows of the losses since the last call.
     pub(crate) fn take_new_losses(&mut self) -> Vec<Flow> {
         let seen = std::mem::replace(&mut self.losses_seen, self.lost.len());
@@ -191,6 +202,22 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
     use crate::tcp::moves::When;
+
+    #[test]
+    fn only_losses_of_the_last_turn_are_those_of_closed_connections() {
+        let end = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let flow = Flow::new(end("10.0.0.2:40000").into(), end("10.0.0.1:80").into()).unwrap();
+        let moves = Moves::new((When::Never, 1), Rng::new(1), (None, 1));
+        let mut directory = Directory::new(moves, [end("10.0.0.2:80"), end("10.0.0.2:81")]);
+        let doubt = Loss::Protocol(Cause::Doubt);
+        directory.record_loss(flow, doubt);
+        directory.find_closed(|_| false);
+        directory.take_new_losses();
+        directory.record_loss(flow, doubt);
+        directory.record_loss(flow, Loss::Server);
+        directory.find_closed(|_| true);
+        assert_eq!(directory.lost, [(flow, doubt), (flow, Loss::Closed), (flow, Loss::Server)]);
+    }
 
     #[test]
     fn a_loss_excuses_the_connection_that_had_the_ends_then() {

@@ -7,6 +7,8 @@ use spillway_handoff::Cause;
 pub(crate) enum Loss {
     /// The protocol of moves gives the connection up in this case, by design.
     Protocol(Cause),
+    /// A move of the connection has failed, because a fresh SYN had ended its entry: both ends had closed it.
+    Closed,
     /// The server that had the connection has restarted.
     Server,
     /// The connection had ended at its server, which lost the flow before it could repeat its last segments.

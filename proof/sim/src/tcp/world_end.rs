@@ -89,7 +89,7 @@ impl World {
                 Loss::Protocol(Cause::Restart) => counts.by_restart += 1,
                 Loss::Protocol(Cause::Doubt | Cause::Foreign) => counts.in_doubt += 1,
                 Loss::Server => counts.with_server += 1,
-                Loss::LastSegments => {}
+                Loss::LastSegments | Loss::Closed => {}
             }
         }
         counts

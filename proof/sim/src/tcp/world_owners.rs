@@ -14,6 +14,7 @@ impl World {
     /// Records the connections that servers of a host have dropped, imported and accepted in a turn.
     pub(super) fn record_owners(&mut self, host: usize) {
         let directory = &mut self.hosts[host].rack.directory;
+        directory.find_closed(|flow| self.witness.has_ended(flow));
         let foreign = std::mem::take(&mut directory.foreign);
         let imports = std::mem::take(&mut directory.imports);
         let accepted = std::mem::take(&mut directory.accepted);
