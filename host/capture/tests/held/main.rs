@@ -127,6 +127,19 @@ fn counter(host: &Host, name: &str) -> u64 {
 /// Checks that no packet was lost because of a move, and none was answered by anything but an acknowledgement.
 fn assert_unnoticed(client: &Host, socket: &TcpStream, targets: &[Target<'_>]) {
     let info = kernel::info(socket);
+    if std::env::var_os("DUMP").is_some() {
+        for host in [client, targets[0].host, targets[1].host] {
+            eprintln!("== {}", host.name());
+            for (name, value) in host.tcp_counters().unwrap() {
+                if value > 0 && (name.contains("Tcp")) {
+                    eprintln!("{name} {value}");
+                }
+            }
+        }
+        for t in targets {
+            eprintln!("{:?}", t.held.counters());
+        }
+    }
     assert_eq!((info.tcpi_total_retrans, info.tcpi_lost), (0, 0), "the client retransmits nothing");
     for name in ["TcpExt:TCPTimeouts", "Tcp:RetransSegs", "TcpExt:TCPLossProbes", "Tcp:EstabResets"] {
         assert_eq!(counter(client, name), 0, "{name} of the client");
