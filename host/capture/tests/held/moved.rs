@@ -1,5 +1,7 @@
 //! Requests arrive at the target before the connection does.
 
+use spillway_bpf::HeldOutcome;
+
 use crate::fork::{Family, Fork, INTERFACE};
 use crate::kernel::info;
 use crate::stream::Pattern;
@@ -49,10 +51,7 @@ fn early_requests(name: &str, family: Family, missing: &[&str]) {
         replies.1.read(&client, reply + 300);
     }
     assert_unnoticed(&fork.client, &client, &targets);
-    let held: u64 = targets
-        .iter()
-        .map(|target| target.held.counters().unwrap().of(spillway_bpf::HeldOutcome::Held))
-        .sum();
+    let held: u64 = targets.iter().map(|target| target.held.counters().unwrap().of(HeldOutcome::Held)).sum();
     assert!(held >= held_packets, "{held} packets were held in {held_packets} moves");
 }
 
