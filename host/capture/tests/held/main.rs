@@ -19,6 +19,7 @@ mod too_late;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_linger;
 use spillway_bpf::{Budget, HeldFlows, HeldOutcome, Hold, Release};
 use spillway_capture::{Injector, PacketInjector, SocketOptions, export, import};
 use spillway_lab::{Host, unavailable};
@@ -136,6 +137,14 @@ fn assert_unnoticed(client: &Host, socket: &TcpStream, targets: &[Target<'_>]) {
         let counters = target.held.counters().unwrap();
         let drops = HeldOutcome::ALL.into_iter().filter(|outcome| outcome.name().starts_with("drop"));
         drops.for_each(|outcome| assert_eq!(counters.of(outcome), 0, "{outcome:?}"));
+    }
+}
+
+/// Ends a connection without a further word. Otherwise the sockets outlive the cable, and with IPv6 its interfaces wait for them:
+/// docs/capture.md has the reason.
+fn end(ends: [TcpStream; 2]) {
+    for end in ends {
+        set_socket_linger(&end, Some(Duration::ZERO)).unwrap();
     }
 }
 

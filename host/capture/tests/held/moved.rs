@@ -5,7 +5,7 @@ use spillway_bpf::HeldOutcome;
 use crate::fork::{Family, Fork, INTERFACE};
 use crate::kernel::info;
 use crate::stream::Pattern;
-use crate::{Target, assert_unnoticed, moves, skipped};
+use crate::{Target, assert_unnoticed, end, moves, skipped};
 
 /// Bits of `tcpi_options`.
 const TIMESTAMPS: u8 = 1;
@@ -53,6 +53,7 @@ fn early_requests(name: &str, family: Family, missing: &[&str]) {
     assert_unnoticed(&fork.client, &client, &targets);
     let held: u64 = targets.iter().map(|target| target.held.counters().unwrap().of(HeldOutcome::Held)).sum();
     assert!(held >= held_packets, "{held} packets were held in {held_packets} moves");
+    end([client, server]);
 }
 
 #[test]

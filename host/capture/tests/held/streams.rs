@@ -7,7 +7,7 @@ use spillway_lab::{Host, LabError};
 
 use crate::fork::{Family, Fork, INTERFACE};
 use crate::stream::Pattern;
-use crate::{Target, assert_unnoticed, moves, skipped};
+use crate::{Target, assert_unnoticed, end, moves, skipped};
 
 /// Bytes that the client sends, and the server, for each move.
 const BYTES_PER_MOVE: u64 = 60_000;
@@ -36,10 +36,11 @@ fn streams(name: &str, family: Family, sysctls: &[(&str, &str)]) {
     let total = BYTES_PER_MOVE * moves() as u64;
     let mut targets = [0, 1].map(|index| Target::new(&fork.servers[index], INTERFACE));
     let halves = start_client(&fork.client, &client, total);
-    let moved = serve(&fork, &mut targets, server, total);
+    let (server, moved) = serve(&fork, &mut targets, server, total);
     halves.into_iter().for_each(|half| half.join().unwrap().unwrap());
     assert!(moved >= moves() / 2, "{moved} moves while the streams flow");
     assert_unnoticed(&fork.client, &client, &targets);
+    end([client, server]);
 }
 
 type Half = std::thread::JoinHandle<Result<(), LabError>>;
@@ -64,8 +65,14 @@ fn start_client(host: &Host, client: &TcpStream, total: u64) -> [Half; 2] {
     [host.thread(write).unwrap(), host.thread(read).unwrap()]
 }
 
-/// Reads and writes without waiting, and moves whenever a number of bytes has passed. Returns the number of moves.
-fn serve(fork: &Fork, targets: &mut [Target<'_>; 2], mut server: TcpStream, total: u64) -> usize {
+/// Reads and writes without waiting, and moves whenever a number of bytes has passed. Returns the server's end and the number of
+/// moves.
+fn serve(
+    fork: &Fork,
+    targets: &mut [Target<'_>; 2],
+    mut server: TcpStream,
+    total: u64,
+) -> (TcpStream, usize) {
     server.set_nonblocking(true).unwrap();
     let (mut requests, mut replies) = (Pattern::new(1), Pattern::new(2));
     let (mut bytes, mut moved, mut next_move, mut is_finished) = (vec![0; 10_000], 0, 0, false);
@@ -90,5 +97,5 @@ fn serve(fork: &Fork, targets: &mut [Target<'_>; 2], mut server: TcpStream, tota
         }
     }
     assert_eq!((requests.position(), replies.position()), (total, total));
-    moved
+    (server, moved)
 }
