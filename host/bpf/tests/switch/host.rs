@@ -1,11 +1,16 @@
 //! The filter at the egress of an interface, in host mode: attached with the port, repaired, adopted, and removed.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use libbpf_rs::MapHandle;
-use spillway_bpf::attached_program;
-use spillway_bpf::switch::{PinError, PortState, Switch, SwitchError, remove};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, mount};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+use spillway_bpf::switch::{PINS, PinError, PortState, Switch, SwitchError, remove};
+use spillway_bpf::{Budget, HeldFlows, Release, attached_program};
 use spillway_rules::{Config, Mode};
 
 use super::pins::{create_interfaces, interfaces, isolated, open};
@@ -246,5 +251,41 @@ fn filters_are_removed_in_their_own_network_namespace_only() {
         assert_only_at(&["port0"]);
         remove(&pins).unwrap();
         assert_only_at(&[]);
+    });
+}
+
+/// The program takes the place behind the switch, which passes the packets of its host.
+#[test]
+fn packets_that_the_switch_passes_to_its_host_can_be_held() {
+    isolated(|_| {
+        create_interfaces();
+        // Of this test's own mount namespace.
+        mount("bpf", "/sys/fs/bpf", "bpf", MountFlags::empty(), None).unwrap();
+        std::fs::create_dir(PINS).unwrap();
+        let switch = open_host(&Path::new(PINS).join("switch"));
+        let program = attached_program("port0").unwrap();
+        let mut held = HeldFlows::load(1, 0).unwrap();
+        held.attach("port0").unwrap();
+        assert!(held.attachments()[0].is_behind_switch());
+        assert_eq!(attached_program("port0").unwrap(), program, "the switch's program stays");
+        let (local, peer): (SocketAddr, SocketAddr) =
+            ("10.0.1.1:9999".parse().unwrap(), "10.0.1.0:40000".parse().unwrap());
+        let hold = held.hold(local, peer, Budget { frames_max: 10, bytes_max: 10_000 }).unwrap();
+        let client =
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        bind(&client, &peer).unwrap();
+        assert_eq!(connect(&client, &local), Err(Errno::INPROGRESS));
+        let start = Instant::now();
+        while held.waiting(hold).unwrap().frames == 0 {
+            assert!(start.elapsed() < Duration::from_secs(30), "the SYN arrives");
+        }
+        let mut packets = 0;
+        assert_eq!(held.release(hold, |_| packets += 1).unwrap(), Release::Released);
+        assert!(packets > 0);
+        let other = HeldFlows::load(1, 0).unwrap().attach("port0").unwrap_err();
+        assert!(other.to_string().contains("another process has placed a program behind it"), "{other}");
+        drop(held);
+        HeldFlows::load(1, 0).unwrap().attach("port0").expect("the place is free again");
+        switch.remove().unwrap();
     });
 }
