@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::write;
 use spillway_bpf::{Budget, HeldFlows, Hold, Pass, Release};
-use spillway_capture::PacketInjector;
+use spillway_capture::Injector;
 use spillway_lab::{Host, HostOptions, Lab, Launch};
 use spillway_wire::packet::ipv4;
 use spillway_xdp::Tap;
@@ -97,7 +97,7 @@ fn frame(source: SocketAddr, target: SocketAddr, payload: usize) -> Vec<u8> {
 
 /// The times of injections into a socket of the server.
 fn measure_injection(client: &Host, server: &Host, packets: usize) -> Outcome<()> {
-    let raw = PacketInjector::open()?;
+    let raw = Injector::open()?;
     let tap = Tap::open(TAP)?;
     let mac = TAP_MAC.map(|byte| format!("{byte:02x}")).join(":");
     for command in [

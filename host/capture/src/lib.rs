@@ -10,8 +10,8 @@
 //! The state is that of `spillway_wire::state`, so the user-level stack imports what the kernel exports, and the other way
 //! round. [`SocketOptions`] travel beside it. docs/capture.md has the order of the steps and what repair mode cannot do.
 //!
-//! Both directions act in the network namespace of the calling thread and need CAP_NET_ADMIN there; [`Injector`] and
-//! [`PacketInjector`] need CAP_NET_RAW. BPF programs, which this crate does not contain, copy the segments that reach a captured
+//! Both directions act in the network namespace of the calling thread and need CAP_NET_ADMIN there; [`Injector`] needs
+//! CAP_NET_RAW. BPF programs, which this crate does not contain, copy the segments that reach a captured
 //! socket ([`CopyingFilter`]) and read TS.Recent ([`PeerStamps`]).
 //!
 //! - `capturer`, `import`: the two directions; `captured`, `leaving`, `restored`: the types above
@@ -64,7 +64,7 @@ pub use import::import;
 pub use inject::Injector;
 pub use leaving::{GRACE, Leaving, Step};
 pub use options::{Buffer, KeepAlive, SocketOptions};
-pub use packet_injection::{InjectError, PacketInjector, SocketInjector};
+pub use packet_injection::{InjectError, SocketInjector};
 pub use peer_packet::PeerPacket;
 pub use programs::{CopyingFilter, PeerStamp, PeerStamps};
 pub use refusal::Refusal;

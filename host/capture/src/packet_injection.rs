@@ -1,40 +1,28 @@
-//! Packets that were held for a connection, given to its socket. A raw socket sends each to the host's own address, as in
-//! `inject`: a packet keeps its route over `lo`, so the kernel asks neither whether its source is plausible there
-//! (`rp_filter`) nor whether it is one of a local address, and the socket has it when the call returns.
+//! Packets that were held at an interface for a connection, given to its socket.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendFlags, SocketFlags, SocketType, getpeername, getsockname, ipproto, sendto, socket_with,
-};
+use rustix::net::{getpeername, getsockname};
 use spillway_wire::packet::checksum::{Sum, pseudo_v4, pseudo_v6};
 use spillway_wire::packet::tcp::{Header, is_checksum_partial};
 use spillway_wire::packet::{Layer, PacketError, ipv4, ipv6};
 
 use crate::error::CaptureError;
+use crate::inject::Injector;
+use crate::peer_packet::PeerPacket;
 
-/// Attempts to send a packet while the kernel is short of memory.
-const ATTEMPTS: usize = 3;
 /// Offset of the checksum in a TCP header.
 const CHECKSUM_OFFSET: usize = 16;
 
-/// Gives held packets to sockets of the network namespace in which it was opened. One serves any number of connections.
-#[derive(Debug)]
-pub struct PacketInjector {
-    ipv4: OwnedFd,
-    /// `None` on a kernel without IPv6.
-    ipv6: Option<OwnedFd>,
-}
-
-/// Gives packets to one socket.
+/// Gives packets as they arrived at an interface to one socket.
 #[derive(Debug)]
 pub struct SocketInjector<'a> {
-    raw: &'a OwnedFd,
+    injector: &'a Injector,
     local: SocketAddr,
     peer: SocketAddr,
 }
@@ -49,8 +37,8 @@ pub enum InjectError {
     OtherConnection,
     /// A packet filter of this host has refused the packet at its output.
     Filtered,
-    /// The system call failed.
-    System(io::Error),
+    /// The kernel has not taken the packet.
+    System(CaptureError),
 }
 
 impl fmt::Display for InjectError {
@@ -62,7 +50,7 @@ impl fmt::Display for InjectError {
                 "a packet filter of this host refuses a held packet: packets of clients must be allowed to leave by `lo`",
             ),
             InjectError::System(source) => {
-                write!(f, "cannot give a held packet to its socket: {source}; `lo` must be up")
+                write!(f, "a held packet was not given to its socket: {source}; `lo` must be up")
             }
         }
     }
@@ -76,36 +64,16 @@ impl From<PacketError> for InjectError {
     }
 }
 
-impl PacketInjector {
-    /// Opens the raw sockets in the network namespace of the calling thread.
-    ///
-    /// # Errors
-    /// The process lacks CAP_NET_RAW, or the host has no file descriptors left.
-    pub fn open() -> Result<PacketInjector, CaptureError> {
-        let open =
-            |family| match socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(ipproto::RAW)) {
-                Ok(socket) => Ok(Some(socket)),
-                Err(Errno::AFNOSUPPORT) => Ok(None),
-                Err(Errno::PERM) => Err(CaptureError::PermissionToInject),
-                Err(errno) => Err(CaptureError::System("open a raw socket", errno.into())),
-            };
-        let missing = || CaptureError::System("open a raw socket", Errno::AFNOSUPPORT.into());
-        Ok(PacketInjector {
-            ipv4: open(AddressFamily::INET)?.ok_or_else(missing)?,
-            ipv6: open(AddressFamily::INET6)?,
-        })
-    }
-
-    /// For the packets of one connected socket. Its local address is one of this host's, so no packet leaves the host.
+impl Injector {
+    /// For the held packets of one connected socket. Its local address is one of this host's, so no packet leaves the host.
     ///
     /// # Errors
     /// The socket is not connected.
     pub fn for_socket(&self, socket: &impl AsFd) -> io::Result<SocketInjector<'_>> {
-        let local = canonical(SocketAddr::try_from(getsockname(socket)?)?);
+        let local = SocketAddr::try_from(getsockname(socket)?)?;
         let peer = getpeername(socket)?.ok_or_else(|| io::Error::from(Errno::NOTCONN))?;
-        let raw = if local.is_ipv4() { Some(&self.ipv4) } else { self.ipv6.as_ref() };
-        let raw = raw.ok_or_else(|| io::Error::from(Errno::AFNOSUPPORT))?;
-        Ok(SocketInjector { raw, local, peer: canonical(SocketAddr::try_from(peer)?) })
+        let peer = SocketAddr::try_from(peer)?;
+        Ok(SocketInjector { injector: self, local: canonical(local), peer: canonical(peer) })
     }
 }
 
@@ -116,44 +84,36 @@ impl SocketInjector<'_> {
     /// # Errors
     /// The packet is damaged or of another connection, or a packet filter or the kernel refuses it. It was not delivered then.
     pub fn inject(&self, packet: &[u8]) -> Result<(), InjectError> {
-        let packet = self.check(packet)?;
-        let target = SocketAddr::new(self.local.ip(), 0);
-        let mut result = Err(Errno::NOBUFS);
-        for _ in 0..ATTEMPTS {
-            result = sendto(self.raw, &packet, SendFlags::DONTWAIT, &target);
-            if !matches!(result, Err(Errno::NOBUFS | Errno::AGAIN | Errno::INTR)) {
-                break;
+        let packet = PeerPacket::read(check(packet, self.local, self.peer)?);
+        match packet.and_then(|packet| self.injector.inject(&packet)) {
+            Ok(()) => Ok(()),
+            Err(CaptureError::System(_, error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(InjectError::Filtered)
             }
-        }
-        match result {
-            Ok(_) => Ok(()),
-            Err(Errno::PERM) => Err(InjectError::Filtered),
-            Err(errno) => Err(InjectError::System(errno.into())),
+            Err(error) => Err(InjectError::System(error)),
         }
     }
+}
 
-    /// Returns the packet without padding and with a complete checksum.
-    fn check<'p>(&self, packet: &'p [u8]) -> Result<Cow<'p, [u8]>, InjectError> {
-        let Tcp { addresses, header_bytes, segment, pseudo } = Tcp::parse(packet)?;
-        if addresses != (self.peer.ip(), self.local.ip()) {
-            return Err(InjectError::OtherConnection);
-        }
-        let packet = &packet[..header_bytes + segment.len()];
-        let mut complete = Cow::Borrowed(packet);
-        let header = match Header::parse(segment, pseudo) {
-            Err(PacketError::Checksum(_)) if is_checksum_partial(segment, pseudo) => {
-                let segment = &mut complete.to_mut()[header_bytes..];
-                complete_checksum(segment, pseudo);
-                Header::parse(segment, pseudo)
-            }
-            parsed => parsed,
-        }?
-        .0;
-        if (header.source, header.target) != (self.peer.port(), self.local.port()) {
-            return Err(InjectError::OtherConnection);
-        }
-        Ok(complete)
+/// Returns a packet of a connection without padding and with a complete checksum.
+fn check(packet: &[u8], local: SocketAddr, peer: SocketAddr) -> Result<Cow<'_, [u8]>, InjectError> {
+    let Tcp { addresses, header_bytes, segment, pseudo } = Tcp::parse(packet)?;
+    if addresses != (peer.ip(), local.ip()) {
+        return Err(InjectError::OtherConnection);
     }
+    let mut complete = Cow::Borrowed(&packet[..header_bytes + segment.len()]);
+    let header = match Header::parse(segment, pseudo) {
+        Err(PacketError::Checksum(_)) if is_checksum_partial(segment, pseudo) => {
+            let segment = &mut complete.to_mut()[header_bytes..];
+            complete_checksum(segment, pseudo);
+            Header::parse(segment, pseudo)?.0
+        }
+        parsed => parsed?.0,
+    };
+    if (header.source, header.target) != (peer.port(), local.port()) {
+        return Err(InjectError::OtherConnection);
+    }
+    Ok(complete)
 }
 
 /// A TCP packet.
@@ -258,13 +218,8 @@ mod tests {
             let (peer, local) = addresses_v6();
             (peer.into(), local.into())
         };
-        let raw = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        let injector = SocketInjector {
-            raw: &raw,
-            local: SocketAddr::new(local, LOCAL_PORT),
-            peer: SocketAddr::new(peer, PEER_PORT),
-        };
-        injector.check(packet).map(Cow::into_owned)
+        let ends = (SocketAddr::new(local, LOCAL_PORT), SocketAddr::new(peer, PEER_PORT));
+        super::check(packet, ends.0, ends.1).map(Cow::into_owned)
     }
 
     #[test]

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
 use spillway_bpf::{Budget, HeldFlows, HeldOutcome, Hold, Release};
-use spillway_capture::{Injector, PacketInjector, SocketOptions, export, import};
+use spillway_capture::{Injector, SocketOptions, export, import};
 use spillway_lab::{Host, unavailable};
 use spillway_wire::state::ConnectionState;
 
@@ -57,7 +57,6 @@ struct Target<'a> {
     host: &'a Host,
     held: HeldFlows,
     injector: Injector,
-    packets: PacketInjector,
 }
 
 impl<'a> Target<'a> {
@@ -66,10 +65,10 @@ impl<'a> Target<'a> {
         let load = || {
             let mut held = HeldFlows::load(16, 16 << 20).unwrap();
             held.attach(interface).unwrap();
-            (held, Injector::open().unwrap(), PacketInjector::open().unwrap())
+            (held, Injector::open().unwrap())
         };
-        let (held, injector, packets) = host.run_inside(load).unwrap();
-        Target { host, held, injector, packets }
+        let (held, injector) = host.run_inside(load).unwrap();
+        Target { host, held, injector }
     }
 
     /// Holds the packets of the client's connection to a server.
@@ -90,7 +89,7 @@ impl<'a> Target<'a> {
             self.host.run_inside(|| import(&state, &options).unwrap().go_live(injector).unwrap()).unwrap();
         assert!(live.fault.is_none(), "{:?}", live.fault);
         assert!(live.unwritten.is_empty() && !live.must_finish, "the kernel accepts all unsent bytes");
-        let socket = self.packets.for_socket(&live.socket).unwrap();
+        let socket = self.injector.for_socket(&live.socket).unwrap();
         release(&mut self.held, hold, |packet| socket.inject(packet).unwrap());
         live.socket.into()
     }

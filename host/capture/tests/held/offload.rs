@@ -33,7 +33,7 @@ fn packets_without_complete_checksums_are_injected() {
         let injector = &target.injector;
         let import = || spillway_capture::import(&state, &options).unwrap().go_live(injector).unwrap();
         let live = host.run_inside(import).unwrap();
-        let socket = target.packets.for_socket(&live.socket).unwrap();
+        let socket = target.injector.for_socket(&live.socket).unwrap();
         let inject = |packet: &[u8]| {
             let (header, _, segment) = ipv4::Header::parse(packet).unwrap();
             let pseudo = pseudo_v4(header.source, header.target, 6, header.payload_bytes.into());
