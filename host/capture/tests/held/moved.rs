@@ -1,5 +1,8 @@
 //! Requests arrive at the target before the connection does.
 
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+
 use spillway_bpf::HeldOutcome;
 
 use crate::fork::{Family, Fork, INTERFACE};
@@ -80,4 +83,46 @@ fn early_requests_are_served_without_timestamps() {
 fn early_requests_are_served_without_any_option_over_ipv6() {
     let missing = ["net/ipv4/tcp_sack", "net/ipv4/tcp_timestamps", "net/ipv4/tcp_window_scaling"];
     early_requests("held-6n", Family::V6, &missing);
+}
+
+#[test]
+fn an_early_end_of_the_clients_stream_arrives_behind_its_bytes() {
+    if skipped() {
+        return;
+    }
+    let fork = Fork::new("held-fin", Family::V4, &[]);
+    let (client, server) = fork.connection();
+    let mut targets = [Target::new(&fork.servers[1], INTERFACE)];
+    let mut requests = (Pattern::new(1), Pattern::new(1));
+    let hold = targets[0].hold(&server);
+    fork.send_to(1);
+    requests.0.write(&client, 5_000);
+    client.shutdown(Shutdown::Write).unwrap();
+    // The end is in the last packet with bytes, or in one of its own.
+    targets[0].waits_for_packets(hold, 4);
+    let mut server = targets[0].take(&fork.servers[0], server, hold);
+    requests.1.read(&server, 5_000);
+    assert_eq!(server.read(&mut [0]).unwrap(), 0, "the stream has ended");
+    Pattern::new(2).write(&server, 3_000);
+    Pattern::new(2).read(&client, 3_000);
+    assert_unnoticed(&fork.client, &client, &targets);
+    end([client, server]);
+}
+
+#[test]
+fn an_early_reset_of_the_client_arrives() {
+    if skipped() {
+        return;
+    }
+    let fork = Fork::new("held-rst", Family::V4, &[]);
+    let (client, server) = fork.connection();
+    let mut target = Target::new(&fork.servers[1], INTERFACE);
+    let hold = target.hold(&server);
+    fork.send_to(1);
+    rustix::net::sockopt::set_socket_linger(&client, Some(std::time::Duration::ZERO)).unwrap();
+    drop(client);
+    target.waits_for_packets(hold, 1);
+    let mut server = target.take(&fork.servers[0], server, hold);
+    assert_eq!(server.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(target.counter("TcpExt:TCPChallengeACK"), 0);
 }
