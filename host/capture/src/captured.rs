@@ -79,8 +79,8 @@ impl Captured {
     /// Gives the connection up, because its new owner has accepted it. The socket stays as it is until its grace is over.
     pub fn accepted(self) -> Leaving {
         let Captured { socket, taken } = self;
-        let Taken { filtered_at, remainder, .. } = *taken;
-        Leaving::new(socket, remainder, filtered_at)
+        let Taken { cookie, filtered_at, remainder, .. } = *taken;
+        Leaving::new(socket, cookie, remainder, filtered_at)
     }
 
     /// Ends the socket at once, without a segment, so that this host can have another socket with the same addresses. All

@@ -35,8 +35,7 @@ pub fn import(state: &ConnectionState, options: &SocketOptions) -> Result<Restor
     let socket = Held::new(fd);
     let fd = socket.fd();
     let repair = Repair::enter(fd)?;
-    let receiving = plan.unread.len() + plan.window.rcv_wnd as usize;
-    let has_congestion_control = options.apply(fd, plan.sent.len() + plan.unsent.len(), receiving)?;
+    let has_congestion_control = options.apply(fd, plan.needed())?;
     join(repair, fd, &plan)?;
     rebuild(repair, fd, &plan).map_err(system("restore the connection's queues"))?;
     Ok(Restored::new(socket, plan, options.clone(), has_congestion_control))

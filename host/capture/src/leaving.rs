@@ -20,6 +20,7 @@ const CHECKS_MS: [u64; 5] = [1, 2, 4, 8, 14];
 pub struct Leaving {
     /// `None` after its end.
     socket: Option<Held>,
+    cookie: u64,
     remainder: Remainder,
     filtered_at: Instant,
 }
@@ -36,8 +37,13 @@ pub enum Step {
 }
 
 impl Leaving {
-    pub(crate) fn new(socket: Held, remainder: Remainder, filtered_at: Instant) -> Leaving {
-        Leaving { socket: Some(socket), remainder, filtered_at }
+    pub(crate) fn new(socket: Held, cookie: u64, remainder: Remainder, filtered_at: Instant) -> Leaving {
+        Leaving { socket: Some(socket), cookie, remainder, filtered_at }
+    }
+
+    /// The socket's cookie (SO_COOKIE), by which the kernel reports its end.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
     }
 
     /// The next step. When [`GRACE`] is over, and the new owner has all that this host knows of the peer, the socket ends without

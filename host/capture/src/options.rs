@@ -26,7 +26,8 @@ pub struct SocketOptions {
     pub no_delay: Option<bool>,
     /// TCP_CORK.
     pub cork: Option<bool>,
-    /// Keep-alive probes.
+    /// Keep-alive probes. Also `None` for a socket that sends none and has Linux's own times, which most have: they take three
+    /// system calls to set.
     pub keep_alive: Option<KeepAlive>,
     /// TCP_USER_TIMEOUT, in milliseconds; 0 is the system's default.
     pub user_timeout_ms: Option<u32>,
@@ -60,6 +61,16 @@ pub struct KeepAlive {
     pub probes: u32,
 }
 
+impl KeepAlive {
+    /// Of a new socket, if the host's administrator has set no other times (tcp(7)).
+    const OF_LINUX: KeepAlive = KeepAlive {
+        is_on: false,
+        idle: Duration::from_secs(7_200),
+        interval: Duration::from_secs(75),
+        probes: 9,
+    };
+}
+
 /// The size of a socket's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
@@ -67,6 +78,15 @@ pub struct Buffer {
     pub bytes: usize,
     /// The application has set the size; otherwise the kernel adjusts it.
     pub is_fixed: bool,
+}
+
+/// Room that a restored connection needs in its socket's buffers, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needed {
+    /// For the send queue.
+    pub sending: usize,
+    /// For the unread bytes, and for those that the peer may send.
+    pub receiving: usize,
 }
 
 impl SocketOptions {
@@ -84,7 +104,8 @@ impl SocketOptions {
                     idle: sockopt::tcp_keepidle(fd)?,
                     interval: sockopt::tcp_keepintvl(fd)?,
                     probes: sockopt::tcp_keepcnt(fd)?,
-                }),
+                })
+                .filter(|keep_alive| *keep_alive != KeepAlive::OF_LINUX),
                 user_timeout_ms: Some(sockopt::tcp_user_timeout(fd)?),
                 congestion_control: diagnosed.congestion_control.clone(),
                 send_buffer: Some(buffer(diagnosed.send_buffer, SEND_BUFFER_IS_FIXED)),
@@ -99,17 +120,16 @@ impl SocketOptions {
     }
 
     /// Sets the options of a new socket before it is connected, except those of [`finish`](Self::finish). The buffers have
-    /// room for `sending` and `receiving` bytes, and keep their size until then. Returns whether the congestion control is
-    /// as wanted.
-    pub(crate) fn apply(&self, fd: &OwnedFd, sending: usize, receiving: usize) -> Result<bool, CaptureError> {
+    /// room for `needed`, and keep their size until then. Returns whether the congestion control is as wanted.
+    pub(crate) fn apply(&self, fd: &OwnedFd, needed: Needed) -> Result<bool, CaptureError> {
         let apply = || -> io::Result<bool> {
             let bytes = |buffer: Option<Buffer>| buffer.map(|buffer| buffer.bytes);
             let send_default =
                 bytes(self.send_buffer).map_or_else(|| sockopt::socket_send_buffer_size(fd), Ok)?;
             let receive_default =
                 bytes(self.receive_buffer).map_or_else(|| sockopt::socket_recv_buffer_size(fd), Ok)?;
-            sockopt::set_socket_send_buffer_size_force(fd, asked(send_default, sending))?;
-            sockopt::set_socket_recv_buffer_size_force(fd, asked(receive_default, receiving))?;
+            sockopt::set_socket_send_buffer_size_force(fd, asked(send_default, needed.sending))?;
+            sockopt::set_socket_recv_buffer_size_force(fd, asked(receive_default, needed.receiving))?;
             // A new socket has none of these.
             if self.no_delay == Some(true) {
                 sockopt::set_tcp_nodelay(fd, true)?;
@@ -142,8 +162,19 @@ impl SocketOptions {
         apply().map_err(system("set the socket's options"))
     }
 
-    /// Lets the kernel adjust the buffers again that the application has not fixed.
-    pub(crate) fn finish(&self, fd: &OwnedFd) {
+    /// Gives the buffers the sizes of the old socket: otherwise they, and the windows with them, would grow with each move. Lets
+    /// the kernel adjust those again that the application has not fixed.
+    pub(crate) fn finish(&self, fd: &OwnedFd, needed: Needed) {
+        let enlarged = |buffer: Option<Buffer>, needed| {
+            buffer.map(|buffer| buffer.bytes).filter(|bytes| asked(*bytes, needed) > bytes / 2)
+        };
+        // These calls cannot fail, because others of their kind have not.
+        if let Some(bytes) = enlarged(self.send_buffer, needed.sending) {
+            let _ = sockopt::set_socket_send_buffer_size_force(fd, bytes / 2);
+        }
+        if let Some(bytes) = enlarged(self.receive_buffer, needed.receiving) {
+            let _ = sockopt::set_socket_recv_buffer_size_force(fd, bytes / 2);
+        }
         let lock =
             |buffer: Option<Buffer>, bit| if buffer.is_some_and(|buffer| buffer.is_fixed) { bit } else { 0 };
         let locks =

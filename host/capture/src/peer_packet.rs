@@ -57,7 +57,8 @@ pub(crate) struct PeerSegment {
 }
 
 impl PeerPacket {
-    /// Reads a packet, and computes its checksums: those of copies may not be valid.
+    /// Reads a packet, and computes its checksums: those of copies may not be valid. Whoever gets the packet from another server
+    /// checks by [`peer`](Self::peer) and [`local`](Self::local) that it belongs to the connection.
     ///
     /// # Errors
     /// It is not one whole TCP packet.
@@ -353,7 +354,7 @@ mod tests {
                 }
                 assert_eq!(joined, data);
             }
-            assert_eq!(long.split(usize::MAX), [long.clone()]);
+            assert_eq!(long.split(usize::MAX), std::slice::from_ref(&long));
             assert_eq!(packet(family, b"ab", false).split(0).len(), 2);
         }
     }

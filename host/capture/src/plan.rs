@@ -6,7 +6,7 @@ use spillway_wire::state::{ConnectionState, Finish, Receiving, Sending, Stage};
 use spillway_wire::{Bytes, Chunks};
 
 use crate::error::CaptureError;
-use crate::options::SocketOptions;
+use crate::options::{Needed, SocketOptions};
 use crate::repair::Negotiated;
 use crate::system::RepairWindow;
 
@@ -87,6 +87,13 @@ impl Plan {
             owes: state.receiving.owes,
             out_of_order_bytes: received.out_of_order_bytes,
         })
+    }
+
+    pub(crate) fn needed(&self) -> Needed {
+        Needed {
+            sending: self.sent.len() + self.unsent.len(),
+            receiving: self.unread.len() + self.window.rcv_wnd as usize,
+        }
     }
 
     /// RCV.NXT before the peer's FIN.

@@ -91,7 +91,7 @@ impl Restored {
             // Fails only if the peer has reset the connection meanwhile.
             let _ = shutdown(&fd, Shutdown::Read);
         }
-        options.finish(&fd);
+        options.finish(&fd, plan.needed());
         Ok(Live { socket: fd, unwritten, must_finish, fault })
     }
 }

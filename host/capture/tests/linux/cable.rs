@@ -1,5 +1,5 @@
-//! Two hosts with a cable whose frames pass through the test: it holds the client's segments while a connection moves, as the
-//! switch does, and checks what the client sees.
+//! Hosts with a cable whose frames pass through the test: it holds the client's segments while a connection moves, passes them
+//! to the connection's owner, as the switch does, and checks what the client sees.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -23,6 +23,8 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const PORT: u16 = 7000;
 
 const INTERFACE: &str = "cable0";
+const CLIENT_MAC: &str = "02:00:00:00:00:01";
+const SERVER_MAC: &str = "02:00:00:00:00:02";
 const ETHERNET_BYTES: usize = 14;
 const FRAME_BYTES_MAX: usize = 2048;
 
@@ -57,6 +59,12 @@ struct State {
     seen: Seen,
     is_held: bool,
     held: Vec<Vec<u8>>,
+    /// Index of the server that gets the client's frames: 0, or 1 for the other one.
+    owner: usize,
+    /// The client's latest segment, as a frame.
+    latest: Vec<u8>,
+    /// The latest timestamp of the client.
+    client_clock: Option<u32>,
     /// Segments of the client since the server's last one.
     client_segments_since: u64,
     /// Bytes of data in the server's longest segment.
@@ -79,8 +87,10 @@ pub struct Cable {
     _lab: Lab,
     pub client: Host,
     pub server: Host,
+    /// A second server with the address of the first one.
+    other: Option<Host>,
     family: Family,
-    server_end: OwnedFd,
+    server_ends: Vec<OwnedFd>,
     /// `None` after [`Cable::stop_listening`].
     listener: Option<TcpListener>,
     state: Arc<Mutex<State>>,
@@ -91,24 +101,36 @@ pub struct Cable {
 impl Cable {
     /// A cable between two new hosts; `sysctls` are the client's.
     pub fn new(name: &str, family: Family, sysctls: &[(&str, &str)]) -> Cable {
+        Cable::with_servers(name, family, sysctls, &["server"])
+    }
+
+    /// A cable between a client and two servers with the same address.
+    pub fn with_two_servers(name: &str, family: Family, sysctls: &[(&str, &str)]) -> Cable {
+        Cable::with_servers(name, family, sysctls, &["server", "other"])
+    }
+
+    fn with_servers(name: &str, family: Family, sysctls: &[(&str, &str)], servers: &[&str]) -> Cable {
         let lab = Lab::new(name).unwrap();
         let sysctls = sysctls.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let client = lab.host("client", HostOptions { sysctls, ..HostOptions::default() }).unwrap();
-        let server = lab.host("server", HostOptions::default()).unwrap();
-        let ends = [&client, &server].map(|host| open_end(host, family));
-        for (host, address) in [(&client, family.client()), (&server, family.server())] {
-            set_up(host, address);
+        let mut servers = servers.iter().map(|name| lab.host(name, HostOptions::default()).unwrap());
+        let (server, other) = (servers.next().unwrap(), servers.next());
+        let hosts: Vec<&Host> = [&client, &server].into_iter().chain(&other).collect();
+        let ends: Vec<OwnedFd> = hosts.iter().map(|host| open_end(host, family)).collect();
+        set_up(&client, (family.client(), CLIENT_MAC), (family.server(), SERVER_MAC));
+        for server in &hosts[1..] {
+            set_up(server, (family.server(), SERVER_MAC), (family.client(), CLIENT_MAC));
         }
         let address = SocketAddr::new(family.server(), PORT);
         let listener = Some(server.run_inside(|| TcpListener::bind(address).unwrap()).unwrap());
         let state = Arc::<Mutex<State>>::default();
         let stop = Arc::<AtomicBool>::default();
-        let server_end = ends[1].try_clone().unwrap();
+        let server_ends = ends[1..].iter().map(|end| end.try_clone().unwrap()).collect();
         let thread = {
             let (state, stop) = (Arc::clone(&state), Arc::clone(&stop));
             Some(std::thread::spawn(move || forward(&ends, &state, &stop)))
         };
-        Cable { _lab: lab, client, server, family, server_end, listener, state, stop, thread }
+        Cable { _lab: lab, client, server, other, family, server_ends, listener, state, stop, thread }
     }
 
     /// A connection of the client to a listening socket of the server: both ends. `prepare` sees the client's socket
@@ -151,14 +173,55 @@ impl Cable {
         let mut state = self.state.lock().unwrap();
         state.is_held = false;
         let held = std::mem::take(&mut state.held);
-        held.iter().for_each(|frame| pass_on(&self.server_end, frame));
+        held.iter().for_each(|frame| pass_on(&self.server_ends[state.owner], frame));
         held.len()
+    }
+
+    /// The server with this index.
+    pub fn server_at(&self, index: usize) -> &Host {
+        if index == 0 { &self.server } else { self.other.as_ref().expect("a cable with two servers") }
+    }
+
+    /// Gives what was held, and all later frames of the client, to the server with this index.
+    pub fn release_to(&self, owner: usize) {
+        self.state.lock().unwrap().owner = owner;
+        self.release();
+    }
+
+    /// Makes the client's retransmission timeouts far longer than a move: then a counted timeout stands for a lost segment, also on
+    /// a machine that has stalled. To be called before a connection is opened.
+    pub fn make_timeouts_long(&self) {
+        // The metric is that of the route that came with the address, which is replaced.
+        let (protocol, route) = match self.family {
+            Family::V4 => ("-4", "10.81.0.0/24 metric 0"),
+            Family::V6 => ("-6", "fd81::/64 metric 256"),
+        };
+        let via = format!("dev {INTERFACE} proto kernel rto_min 20s");
+        run(&self.client, &format!("ip {protocol} route replace {route} {via}"));
+        // Probes after a tail loss would hide it.
+        run(&self.client, "sysctl -qw net.ipv4.tcp_early_retrans=0");
+    }
+
+    /// Number of retransmission timeouts of the client so far.
+    pub fn client_timeouts(&self) -> u64 {
+        self.client.run_inside(|| crate::kernel::network_counter("TCPTimeouts")).unwrap()
+    }
+
+    /// Gives the client's latest segment to a server once more, as if it had been on its way for long.
+    pub fn repeat_latest(&self, server: usize) {
+        pass_on(&self.server_ends[server], &self.state.lock().unwrap().latest);
+    }
+
+    /// The latest timestamp of the client.
+    pub fn client_clock(&self) -> Option<u32> {
+        self.state.lock().unwrap().client_clock
     }
 
     /// Number of segments that the server has sent to a client.
     pub fn server_segments(&self, client: SocketAddr) -> u64 {
         loop {
-            let mut polled = [PollFd::new(&self.server_end, PollFlags::IN)];
+            let mut polled: Vec<_> =
+                self.server_ends.iter().map(|end| PollFd::new(end, PollFlags::IN)).collect();
             let waiting = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
             // The forwarding thread holds the lock from the reading of a frame to its forwarding.
             let state = self.state.lock().unwrap();
@@ -235,20 +298,22 @@ fn open_end(host: &Host, family: Family) -> OwnedFd {
     tap.as_fd().try_clone_to_owned().unwrap()
 }
 
-fn set_up(host: &Host, address: IpAddr) {
+fn set_up(host: &Host, (address, mac): (IpAddr, &str), (peer, peer_mac): (IpAddr, &str)) {
+    run(host, &format!("ip link set {INTERFACE} address {mac}"));
     let (prefix, nodad) = if address.is_ipv4() { ("24", "") } else { ("64", " nodad") };
     run(host, "ip link set lo up");
     run(host, &format!("ip addr add dev {INTERFACE} {address}/{prefix}{nodad}"));
     run(host, &format!("ip link set {INTERFACE} up"));
+    run(host, &format!("ip neigh replace {peer} lladdr {peer_mac} dev {INTERFACE} nud permanent"));
 }
 
-fn forward(ends: &[OwnedFd; 2], state: &Mutex<State>, stop: &AtomicBool) {
+fn forward(ends: &[OwnedFd], state: &Mutex<State>, stop: &AtomicBool) {
     let mut frame = [0; FRAME_BYTES_MAX];
     let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
     while !stop.load(Ordering::Relaxed) {
-        let mut polled = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
+        let mut polled: Vec<_> = ends.iter().map(|end| PollFd::new(end, PollFlags::IN)).collect();
         poll(&mut polled, Some(&pause)).unwrap();
-        for from in 0..2 {
+        for from in 0..ends.len() {
             // EIO: the interface is down.
             let mut state = state.lock().unwrap();
             let length = match read(&ends[from], &mut frame) {
@@ -257,11 +322,11 @@ fn forward(ends: &[OwnedFd; 2], state: &Mutex<State>, stop: &AtomicBool) {
                 Err(errno) => panic!("cannot read a frame: {errno}"),
             };
             let frame = &frame[..length];
-            let is_segment = state.inspect(frame, from == 1);
+            let is_segment = state.inspect(frame, from != 0);
             if state.is_held && is_segment && from == 0 {
                 state.held.push(frame.to_vec());
             } else {
-                pass_on(&ends[1 - from], frame);
+                pass_on(if from == 0 { &ends[1 + state.owner] } else { &ends[0] }, frame);
             }
         }
     }
@@ -278,6 +343,8 @@ impl State {
         let Some((header, payload_bytes)) = segment(frame) else { return false };
         self.client_segments_since = if is_of_server { 0 } else { self.client_segments_since + 1 };
         if !is_of_server {
+            self.latest = frame.to_vec();
+            self.client_clock = header.options.timestamps.map(|stamps| stamps.value);
             return true;
         }
         if header.flags.contains(Flags::RST) {

@@ -81,9 +81,18 @@ pub fn filter_length(fd: &impl AsFd) -> libc::c_int {
 }
 
 pub fn attach_accepting_filter(fd: &impl AsFd) {
+    attach_filter(fd, u32::MAX);
+}
+
+pub fn attach_dropping_filter(fd: &impl AsFd) {
+    attach_filter(fd, 0);
+}
+
+/// Attaches a filter that accepts a number of bytes of each segment.
+fn attach_filter(fd: &impl AsFd, accepted_bytes: u32) {
     /// `BPF_RET | BPF_K`.
     const RETURN: u16 = 0x06;
-    let mut instruction = libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
+    let mut instruction = libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: accepted_bytes };
     let program = libc::sock_fprog { len: 1, filter: &raw mut instruction };
     assert_eq!(set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program), 0);
 }
@@ -124,4 +133,13 @@ pub fn deny_repair_mode_to_this_thread() {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
     }
+}
+
+/// A counter of the calling thread's network namespace, of those that the kernel calls TcpExt.
+pub fn network_counter(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").unwrap();
+    let mut rows = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let (names, values) = (rows.next().unwrap(), rows.next().unwrap());
+    let mut both = names.split(' ').zip(values.split(' '));
+    both.find(|(candidate, _)| *candidate == name).unwrap().1.parse().unwrap()
 }

@@ -5,13 +5,16 @@
 //! CAPTURE_MOVES is the number of moves of each test of `moves` and `streams`; 100 by default.
 
 mod cable;
+mod copies;
 mod ends;
 mod kernel;
 mod moves;
 mod moving;
 mod options;
 mod programs;
+mod races;
 mod refusals;
 mod stack;
+mod stamps;
 mod stream;
 mod streams;

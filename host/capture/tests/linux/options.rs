@@ -1,6 +1,6 @@
 //! Socket options travel beside the state.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -53,6 +53,71 @@ fn options_are_restored() {
     };
     cable.server.run_inside(work).unwrap();
     drop(client);
+}
+
+/// Times that an application has set count, also while the socket sends no probes.
+#[test]
+fn times_of_probes_are_restored_while_they_are_off() {
+    if skipped() {
+        return;
+    }
+    let cable = Cable::new("cap-probes", Family::V4, &[]);
+    let (_client, server) = cable.connection(|_| {});
+    let work = || {
+        sockopt::set_tcp_keepcnt(&server, 5).unwrap();
+        let (moving, _) = Moving::new(&cable, server).step();
+        assert_eq!(sockopt::tcp_keepcnt(&moving.stream).unwrap(), 5);
+        assert_eq!(sockopt::tcp_keepidle(&moving.stream).unwrap(), Duration::from_secs(7_200));
+        assert!(!sockopt::socket_keepalive(&moving.stream).unwrap());
+        sockopt::set_tcp_keepcnt(&moving.stream, 9).unwrap();
+        let (moving, _) = moving.step();
+        assert_eq!(sockopt::tcp_keepcnt(&moving.stream).unwrap(), 9);
+    };
+    cable.server.run_inside(work).unwrap();
+}
+
+/// A restored socket has room for both queues and the window, which is more than the kernel needed for them before.
+#[test]
+fn buffers_do_not_grow_with_moves() {
+    if skipped() {
+        return;
+    }
+    let cable = Cable::new("cap-buffers", Family::V4, &[]);
+    // The client's window is small: the server's send buffer fills.
+    let (client, server) =
+        cable.connection(|client| sockopt::set_socket_recv_buffer_size(client, 16 << 10).unwrap());
+    let sizes = |stream: &TcpStream| {
+        (sockopt::socket_send_buffer_size(stream).unwrap(), sockopt::socket_recv_buffer_size(stream).unwrap())
+    };
+    let work = || {
+        let (mut requests, mut replies) =
+            ((Pattern::new(1), Pattern::new(1)), (Pattern::new(2), Pattern::new(2)));
+        let most = (largest_buffer("tcp_wmem"), largest_buffer("tcp_rmem"));
+        let mut moving = Moving::new(&cable, server);
+        for _ in 0..10 {
+            moving.stream.set_nonblocking(true).unwrap();
+            let mut written = 0;
+            while let more @ 1.. = replies.0.write_some(&moving.stream, 1 << 20) {
+                written += more;
+            }
+            moving.stream.set_nonblocking(false).unwrap();
+            requests.0.write(&client, 10_000);
+            let before = sizes(&moving.stream);
+            (moving, _) = moving.step();
+            let after = sizes(&moving.stream);
+            let is_bounded = after.0 <= before.0.max(most.0) && after.1 <= before.1.max(most.1);
+            assert!(is_bounded, "{before:?}, then {after:?}; the kernel enlarges buffers to {most:?}");
+            replies.1.read(&client, written);
+            requests.1.read(&moving.stream, 10_000);
+        }
+    };
+    cable.server.run_inside(work).unwrap();
+}
+
+/// Size up to which the kernel enlarges buffers itself.
+fn largest_buffer(sysctl: &str) -> usize {
+    let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{sysctl}")).unwrap();
+    sizes.split_whitespace().last().unwrap().parse().unwrap()
 }
 
 /// Waits while the child of another test, between `fork` and `exec`, has a copy of the listening socket before.

@@ -1,30 +1,46 @@
 //! The user-level stack takes over the kernel's connections, and the kernel takes over those of the stack.
 
-use std::time::Duration;
-
 use rustix::net::sockopt;
-use spillway_capture::{CaptureError, SocketOptions, import};
+use spillway_capture::{CaptureError, PeerPacket, SocketOptions, import};
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Resolver, Settings, Stack};
 use spillway_transport::Time;
-use spillway_wire::packet::ethernet::Mac;
+use spillway_wire::packet::ethernet::{self, Mac};
 use spillway_wire::state::ConnectionState;
 
 use crate::cable::{Cable, Family, skipped, wait_until};
 use crate::moving::{Moving, assert_unseen, moves};
 use crate::stream::{Pattern, unread};
 
-/// Passes a state through a stack: imports and exports it.
-fn through_stack(state: &ConnectionState) -> ConnectionState {
+const STACK_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+const NOW: Time = Time(1_000_000_000);
+
+fn stack_for(state: &ConnectionState) -> Stack {
     let prefix = if state.local.is_ipv4() { 24 } else { 64 };
     let settings = Settings {
         resolver: Resolver::Driver,
-        ..Settings::new(Mac([2, 0, 0, 0, 0, 9]), state.local.ip(), prefix, Key([7; 16]))
+        ..Settings::new(STACK_MAC, state.local.ip(), prefix, Key([7; 16]))
     };
-    let now = Time::ZERO + Duration::from_secs(1);
-    let mut stack = Stack::new(now, settings).unwrap();
-    let conn = stack.import(now, state).unwrap();
-    let exported = stack.export(now, conn).unwrap();
+    Stack::new(NOW, settings).unwrap()
+}
+
+/// The state that a stack exports after it has imported a state and received a packet.
+pub fn after_packet(state: &ConnectionState, packet: &PeerPacket) -> ConnectionState {
+    let mut stack = stack_for(state);
+    let conn = stack.import(NOW, state).unwrap();
+    let kind = if state.local.is_ipv4() { ethernet::KIND_IPV4 } else { ethernet::KIND_IPV6 };
+    let mut head = [0; ethernet::HEADER_BYTES];
+    ethernet::Header { target: STACK_MAC, source: Mac([2, 0, 0, 0, 0, 8]), kind }.emit(&mut head);
+    let frame = [&head[..], packet.bytes()].concat();
+    stack.handle_frame(NOW, &frame);
+    stack.export(NOW, conn).unwrap()
+}
+
+/// Passes a state through a stack: imports and exports it.
+pub fn through_stack(state: &ConnectionState) -> ConnectionState {
+    let mut stack = stack_for(state);
+    let conn = stack.import(NOW, state).unwrap();
+    let exported = stack.export(NOW, conn).unwrap();
     // The stack adds its own recovery state; all else is as the kernel has exported it.
     assert!(exported.recovery.is_some());
     assert_eq!(exported.agreed, state.agreed);

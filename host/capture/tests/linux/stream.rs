@@ -17,6 +17,11 @@ impl Pattern {
         Pattern { seed, at: 0 }
     }
 
+    /// The same stream from another offset on.
+    pub fn after(self, at: u64) -> Pattern {
+        Pattern { at, ..self }
+    }
+
     fn byte(&self, offset: u64) -> u8 {
         let word = (offset / 8 + 1).wrapping_add(self.seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (word ^ word >> 29).to_le_bytes()[(offset % 8) as usize]

@@ -10,7 +10,7 @@ use crate::moving::{Moving, assert_unseen, moves};
 use crate::stream::Pattern;
 
 /// Bytes that the client sends, and the server, for each move.
-const BYTES_PER_MOVE: u64 = 60_000;
+pub const BYTES_PER_MOVE: u64 = 60_000;
 
 #[test]
 fn streams_survive_moves_at_any_moment() {
@@ -36,10 +36,10 @@ fn streams(name: &str, family: Family) {
     assert_unseen(&cable);
 }
 
-type Half = std::thread::JoinHandle<Result<(), spillway_lab::LabError>>;
+pub type Half = std::thread::JoinHandle<Result<(), spillway_lab::LabError>>;
 
 /// A thread that writes all requests and finishes, and one that reads all replies.
-fn start_client(host: &Host, client: TcpStream, total: u64) -> [Half; 2] {
+pub fn start_client(host: &Host, client: TcpStream, total: u64) -> [Half; 2] {
     let writer = client.try_clone().unwrap();
     let write = move || {
         let mut requests = Pattern::new(1);
