@@ -11,8 +11,8 @@
 //! round. It has the [`SocketOptions`], too. docs/capture.md has the order of the steps and what repair mode cannot do.
 //!
 //! Both directions act in the network namespace of the calling thread and need CAP_NET_ADMIN there; [`Injector`] needs
-//! CAP_NET_RAW. BPF programs, which this crate does not contain, copy the segments that reach a captured
-//! socket ([`CopyingFilter`]) and read TS.Recent ([`PeerStamps`]).
+//! CAP_NET_RAW. BPF programs, which this crate does not contain, copy the segments that reach a captured socket
+//! ([`CopyingFilter`]) and read TS.Recent ([`PeerStamps`]).
 //!
 //! - `capturer`, `import`: the two directions; `captured`, `leaving`, `restored`: the types above
 //! - `eligible`: which sockets are refused, by the names in `refusal`; `movable`: what may change until the connection is read;

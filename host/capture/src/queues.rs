@@ -18,17 +18,16 @@ pub(crate) fn peek_sending(fd: &OwnedFd, length: usize) -> io::Result<Option<Byt
         return Ok(Some(Bytes::new()));
     }
     let mut bytes = vec![0; length];
-    let copied = match peek(fd, &mut bytes) {
-        // The kernel copies whole segments, and the buffer ends within one: the peer has acknowledged a part of the first
-        // segment.
-        Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-            bytes.resize(length + ACKNOWLEDGED_BYTES_MAX, 0);
-            peek(fd, &mut bytes)?
-        }
-        result => result?,
-    };
-    bytes.truncate(copied);
-    Ok(copied.checked_sub(length).map(|start| Bytes::from(bytes).slice(start..)))
+    let mut queued = peek(fd, &mut bytes)?;
+    if queued > length {
+        // The peer has acknowledged a part of the first segment, which is still whole. The kernel has filled the buffer with the
+        // queue's first bytes, and returned the length of all.
+        bytes.resize(length + ACKNOWLEDGED_BYTES_MAX, 0);
+        queued = peek(fd, &mut bytes)?;
+    }
+    // The queue is longer than a buffer only if it has changed meanwhile.
+    let is_whole = (length..=bytes.len()).contains(&queued);
+    Ok(is_whole.then(|| Bytes::from(bytes).slice(queued - length..queued)))
 }
 
 /// The first `length` bytes of the receive queue, which is selected: those that the application has not read. `None` if there

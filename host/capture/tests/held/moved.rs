@@ -4,11 +4,12 @@ use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 
 use spillway_bpf::HeldOutcome;
+use spillway_capture::PeerPacket;
 
 use crate::fork::{Family, Fork, INTERFACE};
-use crate::kernel::info;
+use crate::kernel::{self, info};
 use crate::stream::Pattern;
-use crate::{Target, assert_unnoticed, end, moves, skipped};
+use crate::{Target, assert_unnoticed, captured, end, moves, skipped};
 
 /// Bits of `tcpi_options`.
 const TIMESTAMPS: u8 = 1;
@@ -107,6 +108,43 @@ fn an_early_end_of_the_clients_stream_arrives_behind_its_bytes() {
     Pattern::new(2).read(&client, 3_000);
     assert_unnoticed(&fork.client, &client, &targets);
     end([client, server]);
+}
+
+/// A moved connection's segments are cut anew, and the client acknowledges those that were under way: such an acknowledgement can
+/// end within a segment of the new owner's queue.
+#[test]
+fn a_segment_that_was_acknowledged_in_part_moves_from_its_middle() {
+    const BYTES: usize = 1_000;
+    const ACKNOWLEDGED: usize = 400;
+    if skipped() {
+        return;
+    }
+    let fork = Fork::new("held-part", Family::V4, &[]);
+    let (client, server) = fork.connection();
+    let mut source = Target::new(&fork.servers[0], INTERFACE);
+    let hold = source.hold(&server);
+    Pattern::new(2).write(&server, BYTES);
+    source.waits_for_packets(hold, 1);
+    let injector = &source.injector;
+    source
+        .held
+        .release(hold, |packet| {
+            let mut packet = packet.to_vec();
+            // The acknowledgement follows the ports and the sequence number.
+            let place = 28..32;
+            let number = u32::from_be_bytes(*packet[place.clone()].first_chunk().unwrap());
+            let part = number.wrapping_sub((BYTES - ACKNOWLEDGED) as u32);
+            packet[place].copy_from_slice(&part.to_be_bytes());
+            injector.inject(&PeerPacket::read(packet).unwrap()).unwrap();
+        })
+        .unwrap();
+    assert_eq!(kernel::unacknowledged(&server), (BYTES - ACKNOWLEDGED) as u32);
+    let (state, _) = captured(&fork.servers[0], server);
+    let mut stream = Pattern::new(2);
+    stream.advance(ACKNOWLEDGED);
+    let queue: Vec<u8> = state.sending.queue.chunks().concat();
+    assert_eq!(queue, stream.next(BYTES - ACKNOWLEDGED));
+    drop(client);
 }
 
 #[test]
