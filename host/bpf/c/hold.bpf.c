@@ -1,5 +1,5 @@
 /* Holds the packets of connections that move to this host until the kernel has them: a packet that came before would be answered
- * by a reset (Prism, Figure 3). Packets of held flows are copied to a ring and dropped; all others pass. `src/held.rs` takes
+ * by a reset (Prism, Figure 3). Packets of held flows are copied to a ring and dropped; all others pass. `src/held` takes
  * the copies and gives them to the connections' sockets. */
 #include "flow_key.h"
 
