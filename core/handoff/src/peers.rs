@@ -196,7 +196,7 @@ impl Peers {
 /// Whether the sender of a message repeats it, or the message that it answers.
 fn is_repeated(body: &Body<'_>) -> bool {
     let of_moves = matches!(body, Body::State(_) | Body::Received(_));
-    of_moves || matches!(body, Body::Served(_) | Body::Abandoned(_) | Body::PassedOn { .. } | Body::Noted(_))
+    of_moves || matches!(body, Body::Served(_) | Body::Abandoned(_) | Body::PassedOn(..) | Body::Noted(..))
 }
 
 #[cfg(test)]

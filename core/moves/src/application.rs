@@ -21,7 +21,8 @@ pub struct Arrival<'a> {
     pub attachment: Option<&'a Attachment>,
     /// The request that has come with the connection, if it was handed off. With the purpose
     /// [`Serve`](spillway_handoff::Purpose::Serve) or [`NotServed`](spillway_handoff::Purpose::NotServed) this server is to
-    /// serve it. `None` also for a connection that comes back: [`RequestEvent::Stays`] follows.
+    /// serve it. For a connection that comes back it is the request with which it had come here before; whether the move of a
+    /// request has failed follows: [`RequestEvent::Stays`].
     pub request: Option<HandedRequest>,
     /// The connection was exported here, and comes back because the move has failed.
     pub is_return: bool,

@@ -120,6 +120,11 @@ impl Orders {
         self.0.iter().filter(|(_, order)| order.stage != Stage::Waiting).map(|(flow, _)| *flow)
     }
 
+    /// Whether the move of this flow has begun by an order.
+    pub(crate) fn is_under_way(&self, flow: &Flow) -> bool {
+        self.0.get(flow).is_some_and(|order| order.stage != Stage::Waiting)
+    }
+
     /// How many moves may begin now.
     pub(crate) fn free(&self) -> usize {
         UNDER_WAY_MAX.saturating_sub(self.under_way().count())

@@ -6,8 +6,8 @@ mod vectors;
 use std::num::NonZeroU64;
 
 use spillway_wire::handoff::{
-    Body, Form, GREETING_CONTENT_BYTES, Greeting, HEAD_BYTES, Head, Kind, Message, Part, Reason, Received,
-    Run,
+    Body, Form, GREETING_CONTENT_BYTES, Greeting, HEAD_BYTES, Head, Kind, Message, NextServer, Part, Reason,
+    Received, Run,
 };
 use spillway_wire::switch::{Endpoint, Flow, ServerId};
 use vectors::{Vectors, hex};
@@ -15,6 +15,7 @@ use vectors::{Vectors, hex};
 const GENERATION: u64 = 0x18b3_c5f0_2a40_0003;
 /// The number of a request.
 const NUMBER: u64 = 0xc1c2_c3c4_c5c6_c7c8;
+const NEXT: NextServer = NextServer { id: ServerId(5), hops_left: 3 };
 
 fn flow(client: &str, service: &str) -> Flow {
     let endpoint = |text: &str| Endpoint::from(text.parse::<std::net::SocketAddr>().unwrap());
@@ -40,8 +41,9 @@ fn messages(whole: &[u8]) -> Vec<(String, Message<'_>)> {
         ("lent", ipv4, GENERATION, Body::Lent),
         ("served", ipv4, 0, Body::Served(NUMBER)),
         ("abandoned", ipv4, 0, Body::Abandoned(NUMBER)),
-        ("passed on", ipv6, 0, Body::PassedOn { number: NUMBER, to: ServerId(5), hops_left: 3 }),
-        ("noted", ipv4, 0, Body::Noted(NUMBER)),
+        ("passed on", ipv6, 0, Body::PassedOn(NUMBER, NEXT)),
+        ("noted", ipv4, 0, Body::Noted(NUMBER, None)),
+        ("noted: passed on", ipv6, 0, Body::Noted(NUMBER, Some(NEXT))),
     ];
     for (name, reason) in [
         ("refused: no move", Reason::NoMove),

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use spillway_parts::Random;
 use spillway_wire::handoff::{
     Body, DATAGRAM_BYTES_MAX, FRAME_BYTES_MAX, Form, GREETING_BYTES, GREETING_CONTENT_BYTES, Greeting,
-    HEAD_BYTES, HandoffError, Head, Kind, MESSAGE_HEAD_BYTES, Message, PART_BYTES, Part, Reason, Received,
-    Run, STATE_BYTES_MAX, TAG_BYTES, parts_of,
+    HEAD_BYTES, HandoffError, Head, Kind, MESSAGE_HEAD_BYTES, Message, NextServer, PART_BYTES, Part, Reason,
+    Received, Run, STATE_BYTES_MAX, TAG_BYTES, parts_of,
 };
 use spillway_wire::switch::{Endpoint, Flow, ServerId};
 
@@ -48,6 +48,7 @@ fn check_message(bytes: &[u8]) -> Result<bool, TestCaseError> {
 fn bodies<'a>(whole: &'a [u8], word: u64, half: u32) -> Vec<Body<'a>> {
     let part = Part::of(whole, (word % parts_of(whole.len()) as u64) as u16).unwrap();
     let through = half as u16 % (parts_of(STATE_BYTES_MAX) as u16 + 1);
+    let next = NextServer { id: ServerId(half as u8 | 1), hops_left: half as u8 };
     vec![
         Body::State(part),
         Body::Received(Received { through, beyond: word }),
@@ -59,8 +60,8 @@ fn bodies<'a>(whole: &'a [u8], word: u64, half: u32) -> Vec<Body<'a>> {
         Body::Lent,
         Body::Served(word),
         Body::Abandoned(word),
-        Body::PassedOn { number: word, to: ServerId(half as u8 | 1), hops_left: half as u8 },
-        Body::Noted(word),
+        Body::PassedOn(word, next),
+        Body::Noted(word, Some(next).filter(|_| half % 2 == 0)),
     ]
 }
 
@@ -218,7 +219,7 @@ fn invalid_messages_are_rejected_with_their_cause() {
     assert_eq!(served(|bytes| bytes[56] = 1), HandoffError::Unused("next server"));
     assert_eq!(served(|bytes| bytes[63] = 1), HandoffError::Reserved);
     assert_eq!(served(|bytes| bytes.truncate(63)), HandoffError::Truncated(Kind::Served));
-    let passed_on = Body::PassedOn { number: 7, to: ServerId(2), hops_left: 0 };
+    let passed_on = Body::PassedOn(7, NextServer { id: ServerId(2), hops_left: 1 });
     assert_eq!(message_error(passed_on, |bytes| bytes[56] = 0), HandoffError::Missing("next server"));
 }
 

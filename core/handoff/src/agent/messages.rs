@@ -63,10 +63,10 @@ impl Agent {
                 self.handle_forward(now, from, (flow, generation), (*frame, part))
             }
             Body::Reclaim => self.handle_reclaim(now, from, flow),
-            body @ (Body::Served(number) | Body::Abandoned(number) | Body::PassedOn { number, .. }) => {
-                self.handle_request_report(from, flow, *number, body);
+            body @ (Body::Served(_) | Body::Abandoned(_) | Body::PassedOn(..)) => {
+                self.handle_request_report(now, from, flow, body);
             }
-            Body::Noted(number) => self.requests.handle_noted(from, *number),
+            Body::Noted(number, next) => self.requests.handle_noted(from, *number, *next),
         }
     }
 

@@ -265,10 +265,21 @@ impl Agent {
 
     /// The connection of a flow has ended here; its last segments may have to be repeated.
     pub fn connection_ended(&mut self, now: Time, flow: Flow) {
+        if self.sources.get(&flow).is_some_and(|source| source.state().is_none()) {
+            self.requests.stay_behind(&flow);
+        }
         let next_at = now + self.settings.time_wait;
         let has_entry = self.owned.contains_key(&flow) || self.sources.contains_key(&flow);
         if has_entry && self.ended.len() < ENDED_MAX {
             self.ended.insert(flow, Ended { next_at, releases: 0 });
+        }
+    }
+
+    /// A client has opened a connection here. An earlier one with the same ends may have ended just before: its entry is that of
+    /// the new one, and is not released yet.
+    pub fn connection_opened(&mut self, flow: &Flow) {
+        if self.is_original(flow) {
+            self.ended.remove(flow);
         }
     }
 

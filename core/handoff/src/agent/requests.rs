@@ -9,6 +9,9 @@ use super::Agent;
 use crate::event::{Event, MoveError, MoveResult};
 use crate::requests::Ended;
 
+/// Maximum number of reports that leave at once; the others follow in the next turn.
+const REPORTS_PER_TURN: usize = 256;
+
 impl Agent {
     /// Hands a request off: moves its connection to the server `to`, which serves the request. `request`: one that has come
     /// from another server, or has returned; `None` for a request that this server has read from the client. The state gets
@@ -92,16 +95,24 @@ impl Agent {
         self.events.extend(ended.into_iter().map(event));
     }
 
-    pub(super) fn handle_request_report(&mut self, from: ServerId, flow: Flow, number: u64, body: &Body<'_>) {
-        let ended = self.requests.handle_report(from, &flow, body);
+    pub(super) fn handle_request_report(&mut self, now: Time, from: ServerId, flow: Flow, body: &Body<'_>) {
+        let ended = self.requests.handle_report(now, from, &flow, body);
         self.report_ended(ended);
-        self.send(from, flow, 0, Body::Noted(number));
+        let noted = match *body {
+            Body::Served(number) | Body::Abandoned(number) => Body::Noted(number, None),
+            Body::PassedOn(number, next) => Body::Noted(number, Some(next)),
+            _ => return,
+        };
+        self.send(from, flow, 0, noted);
     }
 
     pub(super) fn poll_requests(&mut self, now: Time) {
         let expired = self.requests.expire(now);
         self.report_ended(expired);
-        while let Some((origin, flow, body)) = self.requests.poll_report(now, &self.settings.times) {
+        for _ in 0..REPORTS_PER_TURN {
+            let Some((origin, flow, body)) = self.requests.poll_report(now, &self.settings.times) else {
+                return;
+            };
             self.send(origin, flow, 0, body);
         }
     }

@@ -11,7 +11,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use spillway_transport::Time;
-use spillway_wire::handoff::Body;
+use spillway_wire::handoff::{Body, NextServer};
 use spillway_wire::state::{HandedRequest, Purpose};
 use spillway_wire::switch::{Flow, ServerId};
 
@@ -83,8 +83,8 @@ impl Requests {
             MoveResult::Moved => {
                 // A request that returns tells its origin itself.
                 if request.purpose == Purpose::Serve && to != request.origin {
-                    let report = Report::PassedOn { to, hops_left: request.hops_left };
-                    self.reports.add(now, *flow, &request, report);
+                    let next = NextServer { id: to, hops_left: request.hops_left };
+                    self.reports.add(now, *flow, &request, Report::PassedOn(next));
                 }
             }
             MoveResult::Kept(_) | MoveResult::Returned(_) => {
@@ -123,7 +123,13 @@ impl Requests {
     }
 
     /// A report about a request of this server has arrived: it is answered by *noted*, whether it is new or not.
-    pub(crate) fn handle_report(&mut self, from: ServerId, flow: &Flow, body: &Body<'_>) -> Option<Ended> {
+    pub(crate) fn handle_report(
+        &mut self,
+        now: Time,
+        from: ServerId,
+        flow: &Flow,
+        body: &Body<'_>,
+    ) -> Option<Ended> {
         match *body {
             Body::Served(number) => {
                 let is_known = self.ours.end(number, flow);
@@ -133,17 +139,26 @@ impl Requests {
                 let is_known = self.ours.end(number, flow);
                 is_known.then_some((*flow, number, RequestOutcome::Abandoned(from)))
             }
-            Body::PassedOn { number, to, hops_left } => {
-                self.ours.pass_on(number, flow, to, hops_left);
+            Body::PassedOn(number, next) => {
+                self.ours.pass_on(now, number, flow, next);
                 None
             }
             _ => None,
         }
     }
 
-    /// The origin has this server's report.
-    pub(crate) fn handle_noted(&mut self, origin: ServerId, number: u64) {
-        self.reports.remove(origin, number);
+    /// The origin has this server's report; `next`: that of *passed on*.
+    pub(crate) fn handle_noted(&mut self, origin: ServerId, number: u64, next: Option<NextServer>) {
+        self.reports.remove(origin, number, next);
+    }
+
+    /// The connection of a flow has ended here, before it could leave: its request does not leave. The client may connect again
+    /// from the same port before the move has ended.
+    pub(crate) fn stay_behind(&mut self, flow: &Flow) {
+        if let Some(Leaving { request, .. }) = self.leaving.remove(flow) {
+            let is_ours = self.is_ours(&request);
+            self.ours.remove(request.number, is_ours);
+        }
     }
 
     /// A peer has restarted: its connections are lost, and with them requests of this server.
@@ -226,11 +241,11 @@ mod tests {
     fn a_request_that_was_served_elsewhere_ends_once() {
         let (mut requests, HandedRequest { number, .. }) = with_one_away();
         let served = Body::Served(number);
-        let other_flow = requests.handle_report(B, &flow(2), &served);
+        let other_flow = requests.handle_report(ms(1), B, &flow(2), &served);
         assert_eq!(other_flow, None, "the number belongs to another flow");
         let ended = Some((flow(1), number, RequestOutcome::Served(B)));
-        assert_eq!(requests.handle_report(B, &flow(1), &served), ended);
-        assert_eq!(requests.handle_report(B, &flow(1), &served), None, "a repeated report");
+        assert_eq!(requests.handle_report(ms(1), B, &flow(1), &served), ended);
+        assert_eq!(requests.handle_report(ms(1), B, &flow(1), &served), None, "a repeated report");
         assert_eq!((requests.away(), requests.poll_timeout()), (0, None));
     }
 
@@ -250,10 +265,10 @@ mod tests {
     fn the_death_of_the_server_that_has_a_request_makes_its_outcome_unknown() {
         let (mut requests, HandedRequest { number, .. }) = with_one_away();
         assert_eq!(requests.handle_new_run(C).len(), 0);
-        let passed_on = |hops_left, to| Body::PassedOn { number, to, hops_left };
-        assert_eq!(requests.handle_report(B, &flow(1), &passed_on(3, C)), None);
+        let passed_on = |hops_left, id| Body::PassedOn(number, NextServer { id, hops_left });
+        assert_eq!(requests.handle_report(ms(1), B, &flow(1), &passed_on(3, C)), None);
         // An older report arrives later.
-        assert_eq!(requests.handle_report(US, &flow(1), &passed_on(4, B)), None);
+        assert_eq!(requests.handle_report(ms(1), US, &flow(1), &passed_on(4, B)), None);
         assert_eq!(requests.handle_new_run(B).len(), 0, "server 3 has the request");
         let lost = requests.handle_new_run(C);
         assert_eq!(lost, [(flow(1), number, RequestOutcome::Unknown)]);
@@ -283,7 +298,7 @@ mod tests {
         });
         assert_eq!(requests.poll_timeout(), Some(ms(5010)));
         let served = Some((flow(1), one, RequestOutcome::Served(B)));
-        assert_eq!(requests.handle_report(B, &flow(1), &Body::Served(one)), served);
+        assert_eq!(requests.handle_report(ms(1), B, &flow(1), &Body::Served(one)), served);
         let expired = requests.expire(ms(5010));
         assert_eq!(expired, [(flow(2), two, RequestOutcome::Unknown)]);
     }
@@ -299,9 +314,9 @@ mod tests {
         assert_eq!(reports(&mut requests, ms(0)), []);
         assert_eq!(requests.poll_timeout(), Some(ms(1)));
         assert_eq!(reports(&mut requests, ms(1)), [report]);
-        requests.handle_noted(C, 7);
+        requests.handle_noted(C, 7, None);
         assert_eq!(requests.poll_timeout(), Some(ms(3)), "server 3 has another request with this number");
-        requests.handle_noted(B, 7);
+        requests.handle_noted(B, 7, None);
         assert_eq!(requests.poll_timeout(), None);
     }
 
@@ -323,15 +338,42 @@ mod tests {
         let mut requests = Requests::new(US, 100, 8);
         requests.begin(ms(0), flow(1), request, C);
         assert_eq!(requests.end_move(ms(0), &flow(1), MoveResult::Moved), None);
-        let passed_on = Body::PassedOn { number: 7, to: C, hops_left: 1 };
+        let next = NextServer { id: C, hops_left: 1 };
+        let passed_on = Body::PassedOn(7, next);
         assert_eq!(reports(&mut requests, ms(0)), [(B, flow(1), passed_on)]);
-        // It comes back to this server, which returns it to its origin.
+        // It comes back to this server.
         requests.arrive(&request);
         assert_eq!(requests.poll_timeout(), None);
+        requests.served(ms(1), flow(1), &request);
+        requests.handle_noted(B, 7, Some(next));
+        assert!(requests.poll_timeout().is_some(), "an acknowledgement of the earlier report has come late");
+        requests.handle_noted(B, 7, None);
         let returning = HandedRequest { purpose: Purpose::NotServed, ..request };
         requests.begin(ms(1), flow(1), returning, B);
         assert_eq!(requests.end_move(ms(1), &flow(1), MoveResult::Moved), None);
         assert_eq!(reports(&mut requests, ms(9)), []);
+    }
+
+    #[test]
+    fn a_request_that_is_passed_on_has_its_full_time_again() {
+        let mut requests = Requests::new(US, 100, 8);
+        let request = HandedRequest { hops_left: 4, ..requests.new_request() };
+        requests.begin(ms(0), flow(1), request, B);
+        assert_eq!(requests.end_move(ms(10), &flow(1), MoveResult::LetGo), None);
+        let passed_on = Body::PassedOn(request.number, NextServer { id: C, hops_left: 3 });
+        assert_eq!(requests.handle_report(ms(20), B, &flow(1), &passed_on), None);
+        assert_eq!(requests.expire(ms(6_000)), []);
+        assert_eq!(requests.poll_timeout(), Some(ms(600_020)));
+    }
+
+    #[test]
+    fn a_request_does_not_leave_with_the_next_connection_of_its_flow() {
+        let mut requests = Requests::new(US, 100, 8);
+        let request = requests.new_request();
+        requests.begin(ms(0), flow(1), request, B);
+        requests.stay_behind(&flow(1));
+        assert_eq!((requests.leaving(&flow(1)), requests.away()), (None, 0));
+        assert_eq!(requests.end_move(ms(1), &flow(1), MoveResult::Moved), None);
     }
 
     #[test]

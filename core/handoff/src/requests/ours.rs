@@ -1,9 +1,11 @@
 //! Requests of this server that other servers have.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use spillway_transport::Time;
+use spillway_wire::handoff::NextServer;
 use spillway_wire::state::HandedRequest;
 use spillway_wire::switch::{Flow, ServerId};
 
@@ -33,13 +35,15 @@ impl Deadline for Away {
 #[derive(Debug)]
 pub(super) struct Ours {
     away: Timed<u64, Away>,
+    /// The numbers by flow: thousands of connections may be lost at once.
+    by_flow: BTreeSet<(Flow, u64)>,
     next_number: u64,
     requests_max: usize,
 }
 
 impl Ours {
     pub(super) fn new(first_number: u64, requests_max: usize) -> Ours {
-        Ours { away: Timed::new(), next_number: first_number, requests_max }
+        Ours { away: Timed::new(), by_flow: BTreeSet::new(), next_number: first_number, requests_max }
     }
 
     pub(super) fn take_number(&mut self) -> u64 {
@@ -58,13 +62,15 @@ impl Ours {
 
     pub(super) fn add(&mut self, now: Time, flow: Flow, at: ServerId, request: &HandedRequest) {
         let away = Away { flow, at, hops_left: request.hops_left, until: now + REPORT_WITHIN };
+        self.take(request.number);
         self.away.insert(request.number, away);
+        self.by_flow.insert((flow, request.number));
     }
 
     /// The request is here. `is_ours`: otherwise the number is that of another server.
     pub(super) fn remove(&mut self, number: u64, is_ours: bool) {
         if is_ours {
-            self.away.remove(&number);
+            self.take(number);
         }
     }
 
@@ -76,10 +82,11 @@ impl Ours {
     }
 
     /// Another server has the request now. Reports may overtake each other: each hop leaves fewer.
-    pub(super) fn pass_on(&mut self, number: u64, flow: &Flow, to: ServerId, hops_left: u8) {
+    pub(super) fn pass_on(&mut self, now: Time, number: u64, flow: &Flow, next: NextServer) {
         self.away.update(&number, |away| {
-            if away.flow == *flow && hops_left < away.hops_left {
-                (away.at, away.hops_left) = (to, hops_left);
+            if away.flow == *flow && next.hops_left < away.hops_left {
+                let (at, hops_left) = (next.id, next.hops_left);
+                *away = Away { at, hops_left, until: now + REPORT_WITHIN, ..*away };
             }
         });
     }
@@ -95,12 +102,15 @@ impl Ours {
         server: ServerId,
         is_leaving: impl Fn(&Flow) -> bool,
     ) -> Vec<(Flow, u64)> {
-        self.take_all(|away| away.at == server && !is_leaving(&away.flow))
+        let is_meant = |away: &Away| away.at == server && !is_leaving(&away.flow);
+        let meant = self.away.iter().filter(|(_, away)| is_meant(away)).map(|(number, _)| *number);
+        meant.collect::<Vec<_>>().into_iter().filter_map(|number| self.take(number)).collect()
     }
 
     /// Removes and returns the requests whose connections had this flow.
     pub(super) fn lost_of(&mut self, flow: &Flow) -> Vec<(Flow, u64)> {
-        self.take_all(|away| away.flow == *flow)
+        let numbers = self.by_flow.range((*flow, 0)..=(*flow, u64::MAX)).map(|(_, number)| *number);
+        numbers.collect::<Vec<_>>().into_iter().filter_map(|number| self.take(number)).collect()
     }
 
     /// Removes and returns the requests about which nothing was heard.
@@ -113,14 +123,10 @@ impl Ours {
         self.away.next_at()
     }
 
-    fn take_all(&mut self, is_meant: impl Fn(&Away) -> bool) -> Vec<(Flow, u64)> {
-        let meant = self.away.iter().filter(|(_, away)| is_meant(away)).map(|(number, _)| *number);
-        meant.collect::<Vec<_>>().into_iter().filter_map(|number| self.take(number)).collect()
-    }
-
     fn take(&mut self, number: u64) -> Option<(Flow, u64)> {
         let flow = self.away.get(&number)?.flow;
         self.away.remove(&number);
+        self.by_flow.remove(&(flow, number));
         Some((flow, number))
     }
 }

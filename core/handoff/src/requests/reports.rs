@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 use spillway_transport::Time;
-use spillway_wire::handoff::Body;
+use spillway_wire::handoff::{Body, NextServer};
 use spillway_wire::state::HandedRequest;
 use spillway_wire::switch::{Flow, ServerId};
 
@@ -21,7 +21,17 @@ const REPORTS_MAX: usize = 65_536;
 pub(super) enum Report {
     Served,
     Abandoned,
-    PassedOn { to: ServerId, hops_left: u8 },
+    PassedOn(NextServer),
+}
+
+impl Report {
+    /// The server that has the request now.
+    fn next(self) -> Option<NextServer> {
+        match self {
+            Report::Served | Report::Abandoned => None,
+            Report::PassedOn(next) => Some(next),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +68,17 @@ impl Reports {
         self.waiting.insert(key, Waiting { flow, report, attempts, next_at: now });
     }
 
-    pub(super) fn remove(&mut self, origin: ServerId, number: u64) {
-        self.waiting.remove(&(origin, number));
+    /// The origin has a report. A newer one may have taken its place.
+    pub(super) fn remove(&mut self, origin: ServerId, number: u64, next: Option<NextServer>) {
+        let is_of = |waiting: &Waiting| waiting.report.next() == next;
+        if self.waiting.get(&(origin, number)).is_some_and(is_of) {
+            self.waiting.remove(&(origin, number));
+        }
     }
 
     /// The request has come here again.
     pub(super) fn forget(&mut self, request: &HandedRequest) {
-        self.remove(request.origin, request.number);
+        self.waiting.remove(&(request.origin, request.number));
     }
 
     /// A new run of an origin does not know the requests of the run before.
@@ -95,7 +109,7 @@ impl Reports {
         let body = match sent.report {
             Report::Served => Body::Served(number),
             Report::Abandoned => Body::Abandoned(number),
-            Report::PassedOn { to, hops_left } => Body::PassedOn { number, to, hops_left },
+            Report::PassedOn(next) => Body::PassedOn(number, next),
         };
         Some((origin, sent.flow, body))
     }

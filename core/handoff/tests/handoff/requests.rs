@@ -210,3 +210,34 @@ fn requests_that_are_away_are_bounded() {
     let other = crate::rack::flow_of(40_001);
     assert_eq!(rack.agent(1).hand_off(now, other, ServerId(2), None), Err(MoveError::TooManyRequests));
 }
+
+/// The client resets the connection, and connects again from the same port before the target is ready.
+#[test]
+fn a_request_does_not_leave_with_another_connection_of_the_client() {
+    let mut rack = Rack::new();
+    let now = rack.now;
+    rack.agent(1).hand_off(now, flow(), ServerId(2), None).unwrap();
+    rack.agent(1).connection_ended(now, flow());
+    rack.agent(1).connection_opened(&flow());
+    assert_eq!((rack.agent(1).leaving_request(&flow()), rack.agent(1).requests_away()), (None, 0));
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
+    rack.agent(1).not_exported(now, flow());
+    rack.advance(40);
+    assert_eq!(rack.events(1), [], "nothing has become of a request");
+}
+
+/// The connection had an entry, as it had moved and returned. The entry is not released while the next one lives.
+#[test]
+fn a_request_of_a_new_connection_is_handed_off_although_an_old_one_has_just_ended() {
+    let mut rack = Rack::new();
+    let request = hand_off(&mut rack, 1, 2, None);
+    hand_back(&mut rack, 2, request, true);
+    let now = rack.now;
+    rack.agent(1).connection_ended(now, flow());
+    assert_eq!(rack.agent(1).hand_off(now, flow(), ServerId(2), None), Err(MoveError::Ended));
+    rack.agent(1).connection_opened(&flow());
+    rack.advance(2_000);
+    assert!(rack.entry().is_some(), "the entry is not released");
+    hand_off(&mut rack, 1, 2, None);
+}

@@ -68,11 +68,17 @@ impl Server {
         self.run_agent_timers(now);
         self.run_agent(application, now);
         application.end_of_turn(now, &mut self.connections);
-        // Commands of `end_of_turn` may cause events, for example a grant that delivers waiting bytes.
-        while self.pass_events(application, now) {
+        let mut has_commands = false;
+        // Commands of `end_of_turn` may cause events, for example a grant that delivers waiting bytes; so may the answer to a
+        // command about a request.
+        loop {
+            let has_run = self.run_request_commands(application, now);
+            if !self.pass_events(application, now) && !has_run {
+                break;
+            }
+            has_commands |= has_run;
             application.end_of_turn(now, &mut self.connections);
         }
-        let has_commands = self.run_request_commands(application, now);
         self.order_decided(now);
         if self.begin_moves(application, now) || has_commands {
             // *prepare*, or a report about a request, leaves in this turn.
@@ -134,7 +140,7 @@ impl Server {
         }
         if self.connections.has_aborted() {
             // The application may have served the connections' requests just before.
-            self.run_request_commands(application, now);
+            self.note_served(application, now);
         }
         for flow in self.connections.take_aborted() {
             self.connection_ended(now, flow);
@@ -148,6 +154,7 @@ impl Server {
                 if let Some(listener) = listener {
                     self.connections.add(conn, *peer, *listener);
                     if let Some(flow) = self.connections.flow(conn) {
+                        self.with_agent(|agent| agent.connection_opened(&flow));
                         self.policy.join(now, flow, None);
                     }
                 }
@@ -162,7 +169,7 @@ impl Server {
             StackEvent::Finished => Event::Finished,
             StackEvent::Lost(reason) => {
                 // The application may have served the connection's request just before.
-                self.run_request_commands(application, now);
+                self.note_served(application, now);
                 if let Some(flow) = self.connections.remove(conn) {
                     self.connection_ended(now, flow);
                 }

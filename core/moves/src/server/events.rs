@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use spillway_handoff::{Agent, Cause, Event, MoveResult, Step};
+use spillway_handoff::{Agent, Cause, Event, MoveResult, Purpose, Step};
 use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
@@ -90,8 +90,14 @@ impl Server {
         if attachment.is_some_and(|attachment| !application.knows_protocol(attachment.protocol())) {
             return Err(Reason::Feature);
         }
-        if connection.request.is_some() && !application.serves_requests() {
-            return Err(Reason::Feature);
+        if let Some(request) = connection.request {
+            let is_origin = self.agent.as_ref().is_some_and(|agent| agent.id() == request.origin);
+            if !application.serves_requests() {
+                return Err(Reason::Feature);
+            }
+            if request.purpose != Purpose::Serve && !is_origin {
+                return Err(Reason::Invalid);
+            }
         }
         let source = self.agent.as_ref().and_then(|agent| agent.source_of(&flow));
         self.reservations.add_coming(flow, Checked { source, connection });
@@ -113,16 +119,17 @@ impl Server {
         (is_return, source): (bool, Option<ServerId>),
     ) {
         // That of a connection that comes back is here already.
-        let request = connection.as_ref().and_then(|connection| connection.request).filter(|_| !is_return);
-        if let Some(request) = request {
+        let come = connection.as_ref().and_then(|connection| connection.request).filter(|_| !is_return);
+        if let Some(request) = come {
             self.request_arrived(flow, request);
         }
+        let request = if is_return { self.requests.get(&flow).copied() } else { come };
         let imported =
             connection.and_then(|ExportedConnection { importable, peer, listener, attachment, .. }| {
                 Some((self.connections.import(now, flow, importable)?, peer, listener, attachment))
             });
         let Some((conn, peer, listener, attachment)) = imported else {
-            self.end_request(now, flow);
+            self.end_request_not_imported(application, now, flow);
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
             self.lost(flow, Loss::NotImported);
@@ -158,6 +165,7 @@ impl Server {
         let Some(conn) = self.connections.conn(&flow) else {
             return self.lost(flow, Loss::LastSegments(cause));
         };
+        self.note_served(application, now);
         // If the connection has just ended, the export fails, and the stack's event reports the end.
         if self.connections.export(now, conn).is_ok() {
             self.counters.lost += 1;
@@ -188,6 +196,9 @@ impl Server {
         if matches!(result, MoveResult::Moved | MoveResult::LetGo) {
             self.policy.leave(&flow);
         }
-        self.end_order(now, &flow, OrderResult::Ended(result));
+        // Not one that waits: the connection has moved with a request.
+        if self.orders.is_under_way(&flow) {
+            self.end_order(now, &flow, OrderResult::Ended(result));
+        }
     }
 }

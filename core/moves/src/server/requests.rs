@@ -1,6 +1,6 @@
 //! Requests that move with their connections: the application's commands, and what it learns.
 
-use spillway_handoff::{HandedRequest, MoveError, MoveResult, Purpose, RequestOutcome};
+use spillway_handoff::{Agent, HandedRequest, MoveError, MoveResult, Purpose, RequestOutcome};
 use spillway_transport::{Conn, Time};
 use spillway_wire::switch::Flow;
 
@@ -27,9 +27,21 @@ impl Server {
                 self.run_request_command(application, now, conn, command);
             }
         }
-        let rest = core::iter::from_fn(|| application.poll_request_command(now));
-        rest.for_each(|(conn, command)| self.commands.wait(now, conn, command));
+        self.note_served(application, now);
         has_commands
+    }
+
+    /// Notes which requests the application has served. Its other commands wait: connections are about to end, and have not
+    /// left the tables yet.
+    pub(super) fn note_served<A: Movable>(&mut self, application: &mut A, now: Time) {
+        while let Some((conn, command)) = application.poll_request_command(now) {
+            match command {
+                RequestCommand::Served => self.run_request_command(application, now, conn, command),
+                RequestCommand::HandOff(_) | RequestCommand::Return { .. } => {
+                    self.commands.wait(now, conn, command);
+                }
+            }
+        }
     }
 
     fn run_request_command<A: Movable>(
@@ -46,7 +58,7 @@ impl Server {
         };
         match result {
             Ok(()) => {}
-            Err(MoveError::Moving) => self.commands.wait(now, conn, command),
+            Err(MoveError::Moving | MoveError::TooMany) => self.commands.wait(now, conn, command),
             Err(error) => {
                 let event = RequestEvent::Stays { conn, why: OrderResult::Refused(error) };
                 application.on_request(now, event, &mut self.connections);
@@ -100,14 +112,35 @@ impl Server {
         (flow, number): (Flow, u64),
         outcome: RequestOutcome,
     ) {
-        let event = match outcome {
-            RequestOutcome::Stays(result) => {
-                // Otherwise the connection has ended meanwhile, as another event tells.
-                let Some(conn) = self.connections.conn(&flow) else { return };
+        let event = match (outcome, self.connections.conn(&flow)) {
+            (RequestOutcome::Stays(result), Some(conn)) => {
                 RequestEvent::Stays { conn, why: OrderResult::Ended(result) }
             }
-            outcome => RequestEvent::Ended { flow, number, outcome },
+            (RequestOutcome::Stays(_), None) => return self.end_own_request(application, now, flow, number),
+            (outcome, _) => RequestEvent::Ended { flow, number, outcome },
         };
         application.on_request(now, event, &mut self.connections);
+    }
+
+    /// The connection has ended here, with a request of this server.
+    fn end_own_request<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow, number: u64) {
+        let Some(agent) = &self.agent else { return };
+        let event = RequestEvent::Ended { flow, number, outcome: RequestOutcome::Abandoned(agent.id()) };
+        application.on_request(now, event, &mut self.connections);
+    }
+
+    /// A connection that was to come, or to come back, with a request could not be imported.
+    pub(super) fn end_request_not_imported<A: Movable>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        flow: Flow,
+    ) {
+        let own = self.agent.as_ref().map(Agent::id);
+        let request = self.requests.get(&flow).filter(|request| Some(request.origin) == own).copied();
+        self.end_request(now, flow);
+        if let Some(request) = request {
+            self.end_own_request(application, now, flow, request.number);
+        }
     }
 }

@@ -50,17 +50,20 @@ pub enum Body<'a> {
     /// To the origin of the request with this number: the connection has ended before the request was served. It may have
     /// been executed in part.
     Abandoned(u64),
-    /// To the origin of a request: the sender has handed it off.
-    PassedOn {
-        /// The request's number at its origin.
-        number: u64,
-        /// The server that has the request now.
-        to: ServerId,
-        /// How often that server may hand it off.
-        hops_left: u8,
-    },
-    /// From the origin of the request with this number: the report about it has arrived.
-    Noted(u64),
+    /// To the origin of the request with this number: the sender has handed it off.
+    PassedOn(u64, NextServer),
+    /// From the origin of the request with this number: a report about it has arrived. With a server it was the
+    /// [`PassedOn`](Body::PassedOn) that names this one.
+    Noted(u64, Option<NextServer>),
+}
+
+/// The server to which a request was handed off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextServer {
+    /// The server that has the request now.
+    pub id: ServerId,
+    /// How often that server may hand it off.
+    pub hops_left: u8,
 }
 
 /// A set of parts.
@@ -94,8 +97,8 @@ impl Body<'_> {
             Body::Lent => Kind::Lent,
             Body::Served(_) => Kind::Served,
             Body::Abandoned(_) => Kind::Abandoned,
-            Body::PassedOn { .. } => Kind::PassedOn,
-            Body::Noted(_) => Kind::Noted,
+            Body::PassedOn(..) => Kind::PassedOn,
+            Body::Noted(..) => Kind::Noted,
         }
     }
 
@@ -106,7 +109,7 @@ impl Body<'_> {
             Body::Received(_) => field::RECEIVED_BYTES,
             Body::Refused(_) => field::REFUSED_BYTES,
             Body::Forward { part, .. } => field::FORWARD_HEAD_BYTES + part.bytes().len(),
-            Body::Served(_) | Body::Abandoned(_) | Body::PassedOn { .. } | Body::Noted(_) => {
+            Body::Served(_) | Body::Abandoned(_) | Body::PassedOn(..) | Body::Noted(..) => {
                 field::REPORT_BYTES
             }
             Body::Accepted | Body::TakenBack | Body::Reclaim | Body::Lent => 0,
@@ -126,10 +129,9 @@ impl Body<'_> {
                 out.extend_from_slice(&frame.to_be_bytes());
                 part.emit(out);
             }
-            Body::Served(number) | Body::Abandoned(number) | Body::Noted(number) => {
-                emit_report(out, *number, [0; 2]);
-            }
-            Body::PassedOn { number, to, hops_left } => emit_report(out, *number, [to.0, *hops_left]),
+            Body::Served(number) | Body::Abandoned(number) => emit_report(out, *number, None),
+            Body::PassedOn(number, next) => emit_report(out, *number, Some(*next)),
+            Body::Noted(number, next) => emit_report(out, *number, *next),
             Body::Accepted | Body::TakenBack | Body::Reclaim | Body::Lent => {}
         }
     }
@@ -155,38 +157,40 @@ impl Body<'_> {
             }
             Kind::Reclaim => is_empty(Body::Reclaim),
             Kind::Lent => is_empty(Body::Lent),
-            Kind::Served => parse_number(bytes, kind).map(Body::Served),
-            Kind::Abandoned => parse_number(bytes, kind).map(Body::Abandoned),
+            Kind::Served => parse_report(bytes, kind).and_then(without_next).map(Body::Served),
+            Kind::Abandoned => parse_report(bytes, kind).and_then(without_next).map(Body::Abandoned),
             Kind::PassedOn => match parse_report(bytes, kind)? {
-                (_, [0, _]) => Err(HandoffError::Missing("next server")),
-                (number, [to, hops_left]) => Ok(Body::PassedOn { number, to: ServerId(to), hops_left }),
+                (number, Some(next)) => Ok(Body::PassedOn(number, next)),
+                (_, None) => Err(HandoffError::Missing("next server")),
             },
-            Kind::Noted => parse_number(bytes, kind).map(Body::Noted),
+            Kind::Noted => parse_report(bytes, kind).map(|(number, next)| Body::Noted(number, next)),
         }
     }
 }
 
-fn emit_report(out: &mut Vec<u8>, number: u64, next: [u8; 2]) {
+fn emit_report(out: &mut Vec<u8>, number: u64, next: Option<NextServer>) {
     out.extend_from_slice(&number.to_be_bytes());
-    out.extend_from_slice(&next);
+    out.extend_from_slice(&next.map_or([0; 2], |next| [next.id.0, next.hops_left]));
     out.extend_from_slice(&[0; field::REPORT_BYTES - 10]);
 }
 
-fn parse_report(bytes: &[u8], kind: Kind) -> Result<(u64, [u8; 2]), HandoffError> {
+fn parse_report(bytes: &[u8], kind: Kind) -> Result<(u64, Option<NextServer>), HandoffError> {
     let bytes: &[u8; field::REPORT_BYTES] = exactly(bytes, kind)?;
-    let &[n0, n1, n2, n3, n4, n5, n6, n7, server, hops, ref rest @ ..] = bytes;
+    let &[n0, n1, n2, n3, n4, n5, n6, n7, server, hops_left, ref rest @ ..] = bytes;
     if *rest != [0; field::REPORT_BYTES - 10] {
         return Err(HandoffError::Reserved);
     }
-    Ok((u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]), [server, hops]))
+    let next = match (server, hops_left) {
+        (0, 0) => None,
+        (0, _) => return Err(HandoffError::Missing("next server")),
+        (id, hops_left) => Some(NextServer { id: ServerId(id), hops_left }),
+    };
+    Ok((u64::from_be_bytes([n0, n1, n2, n3, n4, n5, n6, n7]), next))
 }
 
-/// A report that names no other server.
-fn parse_number(bytes: &[u8], kind: Kind) -> Result<u64, HandoffError> {
-    match parse_report(bytes, kind)? {
-        (number, [0, 0]) => Ok(number),
-        _ => Err(HandoffError::Unused("next server")),
-    }
+/// The number in a report that names no other server.
+fn without_next((number, next): (u64, Option<NextServer>)) -> Result<u64, HandoffError> {
+    if next.is_none() { Ok(number) } else { Err(HandoffError::Unused("next server")) }
 }
 
 impl Received {

@@ -26,7 +26,7 @@ pub use code::{Kind, Reason};
 pub use error::HandoffError;
 pub use greeting::Greeting;
 pub use head::{Form, Head, Run};
-pub use message::{Body, Message, Received};
+pub use message::{Body, Message, NextServer, Received};
 pub use part::{Part, parts_of};
 
 /// The first bytes of a datagram.

@@ -95,7 +95,9 @@ impl<A: Application> Movable for Local<'_, A> {
     }
 
     fn poll_request_command(&mut self, _: Time) -> Option<(Conn, RequestCommand)> {
-        self.directory.requests.next_command(self.server, &self.directory.names)
+        let command = self.directory.requests.next_command(self.server, &self.directory.names);
+        self.directory.violations.append(&mut self.directory.requests.violations);
+        command
     }
 
     fn on_request<T: Transport>(&mut self, _: Time, event: RequestEvent, _: &mut T) {

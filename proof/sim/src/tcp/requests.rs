@@ -59,6 +59,7 @@ pub(crate) struct Requests {
     /// Connections with a command whose result is not known yet: an application gives one at a time.
     busy: BTreeSet<Conn>,
     all: BTreeMap<Key, Truth>,
+    pub(super) violations: Vec<String>,
     pub(crate) counts: RequestCounts,
 }
 
@@ -71,6 +72,7 @@ impl Requests {
             open: BTreeMap::new(),
             busy: BTreeSet::new(),
             all: BTreeMap::new(),
+            violations: Vec::new(),
             counts: RequestCounts::default(),
         }
     }
@@ -107,8 +109,8 @@ impl Requests {
                 RequestCommand::Return { is_served } => is_served,
                 RequestCommand::Served => true,
             };
-            if is_executed {
-                self.execute(name);
+            if is_executed && let Some(violation) = self.execute(name) {
+                self.violations.push(violation);
             }
             if command == RequestCommand::Served {
                 self.open.remove(&name);
@@ -118,11 +120,14 @@ impl Requests {
         }
     }
 
-    fn execute(&mut self, name: Conn) {
-        if let Some(open) = self.open.get_mut(&name) {
-            open.is_executed = true;
-            self.all.entry(open.key).or_default().executed = true;
-        }
+    /// The server that has the connection executes its request. Returns a violation.
+    fn execute(&mut self, name: Conn) -> Option<String> {
+        let open = self.open.get_mut(&name)?;
+        let (key, is_repeated) = (open.key, std::mem::replace(&mut open.is_executed, true));
+        let was_executed = std::mem::replace(&mut self.all.entry(key).or_default().executed, true);
+        // The answer to a request whose connection could not return is not executed again.
+        (was_executed && !is_repeated)
+            .then(|| format!("request {key:?} of {name:?} is executed a second time"))
     }
 
     /// A connection has come to a server. Returns violations.
@@ -248,7 +253,7 @@ mod tests {
             |requests: &mut Requests, server, purpose| requests.arrive(NAME, server, Some(&request(purpose)));
         let mut executed = requests();
         assert_eq!(arrive(&mut executed, 1, Purpose::Serve), None);
-        executed.execute(NAME);
+        assert_eq!(executed.execute(NAME), None);
         for purpose in [Purpose::Serve, Purpose::NotServed] {
             let why = arrive(&mut executed, 0, purpose).unwrap();
             assert!(why.contains("executed before"), "{why}");
@@ -265,7 +270,9 @@ mod tests {
         assert!(why.contains("which no server has executed"), "{why}");
         let mut executed = requests();
         executed.arrive(NAME, 1, Some(&request(Purpose::Serve)));
-        executed.execute(NAME);
+        assert_eq!(executed.execute(NAME), None);
+        executed.open.insert(NAME, Open { key: (ServerId(1), 9), is_executed: false });
+        assert!(executed.execute(NAME).unwrap().contains("a second time"));
         assert_eq!(executed.end(0, 9, served), None);
         assert!(executed.end(0, 9, RequestOutcome::Unknown).unwrap().contains("a second time"));
         assert_eq!(executed.counts.served, 1);
