@@ -207,6 +207,8 @@ pub enum Event {
         flow: Flow,
         /// The request's number at its origin.
         number: u64,
+        /// Whether this server is the origin. Otherwise the request has stayed here.
+        is_own: bool,
         /// What has become of the request.
         outcome: RequestOutcome,
     },

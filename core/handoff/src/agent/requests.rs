@@ -86,12 +86,13 @@ impl Agent {
 
     /// Ends the move of a request, if the connection of the flow has one.
     pub(super) fn end_request_move(&mut self, now: Time, flow: &Flow, result: MoveResult) {
-        let ended = self.requests.end_move(now, flow, result);
-        self.report_ended(ended);
+        if let Some(((flow, number, outcome), is_own)) = self.requests.end_move(now, flow, result) {
+            self.events.push_back(Event::Request { flow, number, is_own, outcome });
+        }
     }
 
     pub(super) fn report_ended(&mut self, ended: impl IntoIterator<Item = Ended>) {
-        let event = |(flow, number, outcome)| Event::Request { flow, number, outcome };
+        let event = |(flow, number, outcome)| Event::Request { flow, number, is_own: true, outcome };
         self.events.extend(ended.into_iter().map(event));
     }
 

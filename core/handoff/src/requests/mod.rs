@@ -74,8 +74,9 @@ impl Requests {
         self.leaving.get(flow).map(|leaving| leaving.request)
     }
 
-    /// The move of a connection has ended. Returns what follows for the request that it had, if it had one.
-    pub(crate) fn end_move(&mut self, now: Time, flow: &Flow, result: MoveResult) -> Option<Ended> {
+    /// The move of a connection has ended. Returns what follows for the request that it had, if it had one, and whether it is
+    /// one of this server.
+    pub(crate) fn end_move(&mut self, now: Time, flow: &Flow, result: MoveResult) -> Option<(Ended, bool)> {
         let Leaving { request, to } = self.leaving.remove(flow)?;
         let is_ours = self.is_ours(&request);
         match result {
@@ -89,7 +90,7 @@ impl Requests {
             }
             MoveResult::Kept(_) | MoveResult::Returned(_) => {
                 self.ours.remove(request.number, is_ours);
-                return Some((*flow, request.number, RequestOutcome::Stays(result)));
+                return Some(((*flow, request.number, RequestOutcome::Stays(result)), is_ours));
             }
             // The target may have the connection, and then reports.
             MoveResult::LetGo if is_ours => self.ours.doubt(now, request.number),
@@ -255,7 +256,7 @@ mod tests {
             let mut requests = Requests::new(US, 100, 8);
             let request = HandedRequest { hops_left: 4, ..requests.new_request() };
             requests.begin(ms(0), flow(1), request, B);
-            let stays = Some((flow(1), request.number, RequestOutcome::Stays(result)));
+            let stays = Some(((flow(1), request.number, RequestOutcome::Stays(result)), true));
             assert_eq!(requests.end_move(ms(1), &flow(1), result), stays);
             assert_eq!(requests.away(), 0);
         }

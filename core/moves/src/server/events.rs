@@ -67,8 +67,8 @@ impl Server {
                 self.incidents.add(Incident::Refused { flow, source, reason });
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
-            Event::Request { flow, number, outcome } => {
-                self.pass_request_event(application, now, (flow, number), outcome);
+            Event::Request { flow, number, is_own, outcome } => {
+                self.pass_request_event(application, now, (flow, number, is_own), outcome);
             }
         }
     }
@@ -129,7 +129,7 @@ impl Server {
                 Some((self.connections.import(now, flow, importable)?, peer, listener, attachment))
             });
         let Some((conn, peer, listener, attachment)) = imported else {
-            self.end_request_not_imported(application, now, flow);
+            self.end_request_not_imported(application, now, flow, is_return);
             // The stack answers the client's next segment by a reset, also if the connection was exported here before.
             self.counters.lost += 1;
             self.lost(flow, Loss::NotImported);

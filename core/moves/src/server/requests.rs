@@ -109,14 +109,18 @@ impl Server {
         &mut self,
         application: &mut A,
         now: Time,
-        (flow, number): (Flow, u64),
+        (flow, number, is_own): (Flow, u64, bool),
         outcome: RequestOutcome,
     ) {
         let event = match (outcome, self.connections.conn(&flow)) {
             (RequestOutcome::Stays(result), Some(conn)) => {
                 RequestEvent::Stays { conn, why: OrderResult::Ended(result) }
             }
-            (RequestOutcome::Stays(_), None) => return self.end_own_request(application, now, flow, number),
+            (RequestOutcome::Stays(_), None) if is_own => {
+                return self.end_own_request(application, now, flow, number);
+            }
+            // Its origin has learned it when the connection ended.
+            (RequestOutcome::Stays(_), None) => return,
             (outcome, _) => RequestEvent::Ended { flow, number, outcome },
         };
         application.on_request(now, event, &mut self.connections);
@@ -129,17 +133,19 @@ impl Server {
         application.on_request(now, event, &mut self.connections);
     }
 
-    /// A connection that was to come, or to come back, with a request could not be imported.
+    /// A connection that was to come with a request could not be imported; or one that was to come back: then the end of its
+    /// move follows.
     pub(super) fn end_request_not_imported<A: Movable>(
         &mut self,
         application: &mut A,
         now: Time,
         flow: Flow,
+        is_return: bool,
     ) {
         let own = self.agent.as_ref().map(Agent::id);
         let request = self.requests.get(&flow).filter(|request| Some(request.origin) == own).copied();
         self.end_request(now, flow);
-        if let Some(request) = request {
+        if let Some(request) = request.filter(|_| !is_return) {
             self.end_own_request(application, now, flow, request.number);
         }
     }
