@@ -11,6 +11,7 @@ use crate::copies::Inbox;
 use crate::ends::{self, Ends};
 use crate::error::{CaptureError, system};
 use crate::info::{Info, KernelState, Progress};
+use crate::movable::check_urgent;
 use crate::muted::Muted;
 use crate::peer_packet::{PeerPacket, PeerSegment};
 use crate::repair::Repair;
@@ -89,6 +90,7 @@ impl Late {
             if progress.received == self.progress.received {
                 return Ok(());
             }
+            check_urgent(fd)?;
             let read = || ends::read(repair, fd, ends::lengths(fd)?, 0);
             let contents = read().map_err(system("read late bytes of the socket"))?;
             let now = Info::read(fd)?.progress;
