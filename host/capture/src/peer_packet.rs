@@ -57,8 +57,8 @@ pub(crate) struct PeerSegment {
 }
 
 impl PeerPacket {
-    /// Reads a packet, and computes its checksums: those of copies may not be valid. Whoever gets the packet from another server
-    /// checks by [`peer`](Self::peer) and [`local`](Self::local) that it belongs to the connection.
+    /// Reads a packet, and computes its checksums without verifying them: a damaged packet would become valid. Whoever gets the
+    /// packet from another server checks by [`peer`](Self::peer) and [`local`](Self::local) that it belongs to the connection.
     ///
     /// # Errors
     /// It is not one whole TCP packet.
