@@ -242,7 +242,7 @@ impl HeldFlows {
         // In this order: a run of the program that still has the slot's last flow finds another generation before it finds
         // other numbers.
         self.buffers.set_locked(&slot, &buffer)?;
-        self.taken.set_locked(&slot, &Taken::default().value())?;
+        self.taken.set(&slot, &Taken::default().value())?;
         self.set_count(self.holds.len() + 1)?;
         self.flows.set(&flow, &layout::held(key))?;
         let held =
@@ -305,8 +305,9 @@ impl HeldFlows {
                 held.taken.bytes += packet.len() as u64;
             }
             let taken = held.taken;
-            // From here on packets pass, unless the program has counted further ones.
-            self.taken.set_locked(&hold.0.slot().to_ne_bytes(), &taken.value())?;
+            // In this order: a packet that the program decides on after this reading of `filled`, under the same lock, meets the
+            // new value of `taken`, and passes; an earlier one is counted in `filled`.
+            self.taken.set(&hold.0.slot().to_ne_bytes(), &taken.value())?;
             if self.filled(hold.0)?.frames == taken.frames {
                 self.remove(hold.0)?;
                 return Ok(Release::Released);
