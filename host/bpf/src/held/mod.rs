@@ -368,7 +368,9 @@ impl HeldFlows {
         let Some(held) = self.holds.remove(key) else { return Ok(VecDeque::new()) };
         self.by_flow.remove(&held.flow);
         self.free_bytes += held.reserved_bytes;
-        self.set_count(self.holds.len())?;
+        // The flow is gone, and its packets must not be lost with an error. A number that is too large only makes the program look
+        // at headers; the next hold sets it again.
+        let _ = self.set_count(self.holds.len());
         Ok(held.queue)
     }
 
@@ -382,5 +384,37 @@ impl HeldFlows {
 impl AsRawFd for HeldFlows {
     fn as_raw_fd(&self) -> RawFd {
         self.packets.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_returned_though_the_number_of_flows_cannot_be_set() {
+        let mut held = match HeldFlows::load(1, 0) {
+            Err(error) if error.is_unprivileged() => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+            result => result.unwrap(),
+        };
+        let (local, peer) = ("192.0.2.2:7000".parse().unwrap(), "198.51.100.7:40000".parse().unwrap());
+        let hold = held.hold(local, peer, Budget { frames_max: 10, bytes_max: 1_000 }).unwrap();
+        // Ethernet, IPv4 and TCP, as far as the program reads.
+        let mut frame = [0; 54];
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame[14..18].copy_from_slice(&[0x45, 0, 0, 40]);
+        frame[23] = 6;
+        frame[26..34].copy_from_slice(&[198, 51, 100, 7, 192, 0, 2, 2]);
+        frame[34..38].copy_from_slice(&[0x9c, 0x40, 0x1b, 0x58]);
+        frame[46] = 0x50;
+        held.test_run(&frame, 1).unwrap();
+        assert_eq!(held.waiting(hold).unwrap().frames, 1);
+        // From now on the kernel refuses to change the map by system calls.
+        held.held_count.handle().freeze().unwrap();
+        assert!(held.set_count(0).is_err());
+        assert_eq!(held.forget(hold).unwrap(), [frame[14..].to_vec()]);
     }
 }
