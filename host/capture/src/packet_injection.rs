@@ -1,4 +1,4 @@
-//! Packets that were held at an interface for a connection, given to its socket.
+//! Packets of one connection, given to its socket: those that were held at an interface, and those that another server forwards.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::error::CaptureError;
 use crate::inject::Injector;
 use crate::peer_packet::PeerPacket;
 
-/// Gives packets as they arrived at an interface to one socket.
+/// Gives packets to one socket, and refuses those of other connections.
 #[derive(Debug)]
 pub struct SocketInjector<'a> {
     injector: &'a Injector,
@@ -41,7 +41,7 @@ impl fmt::Display for InjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             InjectError::Packet(error) => write!(f, "a held packet is not valid: {error}"),
-            InjectError::OtherConnection => f.write_str("a held packet belongs to another connection"),
+            InjectError::OtherConnection => f.write_str("a packet belongs to another connection than its socket"),
             InjectError::Filtered => f.write_str(
                 "a packet filter of this host refuses a held packet: packets of clients must be allowed to leave by `lo`",
             ),
@@ -61,7 +61,7 @@ impl From<PacketError> for InjectError {
 }
 
 impl Injector {
-    /// For the held packets of one connected socket. Its local address is one of this host's, so no packet leaves the host.
+    /// For the held and forwarded packets of one connected socket. Its local address is one of this host's, so no packet leaves the host.
     ///
     /// # Errors
     /// The socket is not connected.
@@ -80,8 +80,25 @@ impl SocketInjector<'_> {
     /// # Errors
     /// The packet is damaged or of another connection, or a packet filter or the kernel refuses it. It was not delivered then.
     pub fn inject(&self, packet: &[u8]) -> Result<(), InjectError> {
-        let packet = PeerPacket::read(check(packet, self.local, self.peer)?);
-        match packet.and_then(|packet| self.injector.inject(&packet)) {
+        let packet = PeerPacket::read(check(packet, self.local, self.peer)?).map_err(InjectError::System)?;
+        self.deliver(&packet)
+    }
+
+    /// Gives the socket a packet that another server has forwarded ([`Step::Forward`](crate::Step::Forward)). If this host has
+    /// another address, [`PeerPacket::addressed_to`] comes first.
+    ///
+    /// # Errors
+    /// The packet is of another connection, or a packet filter or the kernel refuses it. It was not delivered then.
+    pub fn inject_forwarded(&self, packet: &PeerPacket) -> Result<(), InjectError> {
+        if (packet.peer(), packet.local()) == (self.peer, self.local) {
+            self.deliver(packet)
+        } else {
+            Err(InjectError::OtherConnection)
+        }
+    }
+
+    fn deliver(&self, packet: &PeerPacket) -> Result<(), InjectError> {
+        match self.injector.inject(packet) {
             Ok(()) => Ok(()),
             Err(CaptureError::System(_, error)) if error.kind() == io::ErrorKind::PermissionDenied => {
                 Err(InjectError::Filtered)
@@ -108,6 +125,9 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
     use spillway_wire::packet::Layer;
 
     use super::*;
@@ -129,6 +149,42 @@ mod tests {
         }
         let of_ipv6 = "[2001:db8::2]:7000".parse().unwrap();
         assert!(matches!(check(&whole, of_ipv6, peer), Err(InjectError::OtherConnection)));
+    }
+
+    #[test]
+    fn forwarded_packets_are_compared_with_both_ends_of_the_socket() {
+        let injector = match Injector::open() {
+            Err(CaptureError::PermissionToInject) => {
+                eprintln!("skipped: this test needs CAP_NET_RAW");
+                return;
+            }
+            result => result.unwrap(),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, peer) = listener.accept().unwrap();
+        let local = server.local_addr().unwrap();
+        let socket = injector.for_socket(&server).unwrap();
+        let forwarded = |local, peer| {
+            let segment =
+                PeerSegment { peer, local, seq: 1, ack: 2, has_fin: false, window: 5, stamps: None };
+            socket.inject_forwarded(&PeerPacket::made(&segment, &[]).unwrap())
+        };
+        let other_port = |address: SocketAddr| SocketAddr::new(address.ip(), address.port() ^ 1);
+        let other_host = |address: SocketAddr| SocketAddr::new([127, 0, 0, 2].into(), address.port());
+        for (local, peer) in [
+            (other_port(local), peer),
+            (other_host(local), peer),
+            (local, other_port(peer)),
+            (local, other_host(peer)),
+            (peer, local),
+        ] {
+            assert!(matches!(forwarded(local, peer), Err(InjectError::OtherConnection)), "{local} {peer}");
+        }
+        // The kernel ignores the numbers of this segment.
+        forwarded(local, peer).unwrap();
+        server.set_nonblocking(true).unwrap();
+        assert_eq!(server.read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

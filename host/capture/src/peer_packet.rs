@@ -60,8 +60,9 @@ pub(crate) struct PeerSegment {
 }
 
 impl PeerPacket {
-    /// Reads a packet, and computes its checksums without verifying them: a damaged packet would become valid. Whoever gets the
-    /// packet from another server checks by [`peer`](Self::peer) and [`local`](Self::local) that it belongs to the connection.
+    /// Reads a packet, and computes its checksums without verifying them: a damaged packet would become valid. A packet from
+    /// another server is injected by [`SocketInjector::inject_forwarded`](crate::SocketInjector::inject_forwarded), which checks that
+    /// it belongs to the connection.
     ///
     /// # Errors
     /// It is not one whole TCP packet.
