@@ -12,7 +12,7 @@ enum outcome {
     PASSED_DRAINED,      /* the flow is being released, and all its packets have been taken */
     DROP_OVER_BUDGET,    /* the flow has no room left */
     DROP_RING_FULL,      /* the ring has none */
-    DROP_FRAGMENT,       /* a fragment, of which later ones have no ports */
+    DROP_FRAGMENT,       /* a packet's first fragment: later ones have no ports, and pass */
     DROP_LENGTH,         /* longer than PACKET_BYTES_MAX */
     OUTCOMES,
 };
