@@ -12,7 +12,7 @@ enum outcome {
     PASSED_DRAINED,      /* the flow is being released, and all its packets have been taken */
     DROP_OVER_BUDGET,    /* the flow has no room left */
     DROP_RING_FULL,      /* the ring has none */
-    DROP_FRAGMENT,       /* a fragment, of which later ones have no ports */
+    DROP_FRAGMENT,       /* a packet's first fragment: later ones have no ports, and pass */
     DROP_LENGTH,         /* longer than PACKET_BYTES_MAX */
     OUTCOMES,
 };
@@ -38,12 +38,12 @@ struct buffer {
     __u32 zero;
 };
 
-/* What the connection's socket has been given of a flow. Only the loader writes it. */
+/* What the connection's socket has been given of a flow. Only the loader writes it, without a lock; the program reads it under
+ * the lock of `buffer`. */
 struct taken {
-    struct bpf_spin_lock lock;
-    __u32 is_draining; /* packets pass as soon as none is left */
     __u64 frames; /* of those in `buffer` */
     __u64 bytes;
+    __u64 is_draining; /* packets pass as soon as none is left */
 };
 
 /* The head of a copy in the ring. */
@@ -125,22 +125,22 @@ static __always_inline bool is_of(const struct buffer *buffer, const struct held
     return buffer->generation == held->generation && is_same_flow(&buffer->flow, flow);
 }
 
-/* Decides on a packet of a held flow. HELD: the packet is counted, and the caller must put it into the ring. */
+/* Decides on a packet of a held flow. HELD: the packet is counted, and the caller must put it into the ring.
+ *
+ * `taken` is read under the lock of `buffer`. The loader ends a hold after it has written `taken`, and has then read, under the
+ * same lock, that `buffer` has as many frames. A decision before that reading has counted its packet, and the hold goes on; one
+ * after it finds the new number in `taken`, and passes the packet. The numbers of `taken` only grow: while the loader writes
+ * them, the program may hold a packet too many. */
 static __always_inline enum outcome admit(const struct flow *flow, const struct held *held, struct buffer *buffer,
-                                          struct taken *taken, __u32 bytes)
+                                          const volatile struct taken *taken, __u32 bytes)
 {
     enum outcome outcome = HELD;
-    __u64 taken_frames, taken_bytes;
-    __u32 is_draining;
+    __u64 taken_frames, taken_bytes, is_draining;
 
-    /* The numbers of `taken` only grow: those of a moment ago let the program hold a packet too many, never pass one. */
-    bpf_spin_lock(&taken->lock);
+    bpf_spin_lock(&buffer->lock);
     taken_frames = taken->frames;
     taken_bytes = taken->bytes;
     is_draining = taken->is_draining;
-    bpf_spin_unlock(&taken->lock);
-
-    bpf_spin_lock(&buffer->lock);
     if (!is_of(buffer, held, flow) || (is_draining && buffer->frames == taken_frames)) {
         outcome = PASSED_DRAINED;
     } else if (buffer->frames - taken_frames >= buffer->frames_max ||

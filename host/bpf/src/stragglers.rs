@@ -21,8 +21,9 @@ const RING_BYTES_MAX: u32 = 1 << 30;
 pub struct Straggler {
     /// The socket's cookie (`SO_COOKIE`).
     pub cookie: u64,
-    /// The packet, with its IP header. The kernel may have merged several segments of the peer into it, and its checksums may
-    /// not be valid: the kernel had verified those of the segments.
+    /// The packet, with its IP header. The kernel may have merged several segments of the peer into it; its checksum is
+    /// then the sum of the pseudo-header. The packet may be damaged: TCP verifies the checksum of a segment of more than 76 bytes
+    /// only behind the filter, so the reader must verify it.
     pub packet: Vec<u8>,
 }
 

@@ -3,6 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use spillway_wire::packet::PacketError;
+
+use crate::arrived::Arrived;
 use crate::error::{CaptureError, system};
 use crate::peer_packet::PeerPacket;
 use crate::programs::CopyingFilter;
@@ -39,6 +42,9 @@ pub struct CopyCounters {
     pub unclaimed: u64,
     /// Dropped because they are not TCP packets.
     pub unreadable: u64,
+    /// Dropped because a checksum is wrong: the packet was damaged on its way, or an interface has merged segments (LRO) without
+    /// a new checksum.
+    pub damaged: u64,
 }
 
 /// The copies of all captured connections. The clones share them.
@@ -120,9 +126,16 @@ impl Shared {
             return;
         };
         let length = packet.len();
-        let Ok(packet) = PeerPacket::read(packet) else {
-            counters.unreadable += 1;
-            return;
+        let packet = match undamaged(packet) {
+            Ok(packet) => packet,
+            Err(CaptureError::NotAPacket(PacketError::Checksum(_))) => {
+                counters.damaged += 1;
+                return;
+            }
+            Err(_) => {
+                counters.unreadable += 1;
+                return;
+            }
         };
         if queue.bytes + length > self.limits.connection_bytes {
             counters.over_connection_limit += 1;
@@ -135,6 +148,13 @@ impl Shared {
             self.total_bytes += length;
         }
     }
+}
+
+/// Reads a copy. TCP verifies the checksum of a segment of more than 76 bytes only behind the filter, and would have dropped
+/// a damaged one; a new checksum would make it valid.
+fn undamaged(packet: Vec<u8>) -> Result<PeerPacket, CaptureError> {
+    Arrived::read(&packet).map_err(CaptureError::NotAPacket)?;
+    PeerPacket::read(packet)
 }
 
 impl Inbox {
@@ -167,6 +187,7 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     use super::*;
+    use crate::arrived::tests::with_partial_checksum;
     use crate::peer_packet::PeerSegment;
 
     /// A ring without a kernel.
@@ -206,6 +227,23 @@ mod tests {
         assert_eq!(all(&second), [b"b"]);
         let expected = CopyCounters { kept: 3, unclaimed: 1, unreadable: 1, ..CopyCounters::default() };
         assert_eq!(copies.counters(), expected);
+    }
+
+    #[test]
+    fn damaged_copies_are_dropped_and_partial_checksums_completed() {
+        let whole = packet(b"a request");
+        let partial = with_partial_checksum(&whole);
+        let mut damaged = whole.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        let mut damaged_partial = partial.clone();
+        damaged_partial[36] ^= 1;
+        let ring = [damaged, whole.clone(), damaged_partial, partial].map(|packet| (1, packet));
+        let copies = copies(CopyLimits::default(), ring);
+        let inbox = copies.begin(1, |_| Ok(())).unwrap();
+        let kept: Vec<_> =
+            std::iter::from_fn(|| inbox.next().unwrap()).map(|packet| packet.bytes().to_vec()).collect();
+        assert_eq!(kept, [whole.clone(), whole]);
+        assert_eq!(copies.counters(), CopyCounters { kept: 2, damaged: 2, ..CopyCounters::default() });
     }
 
     #[test]

@@ -66,6 +66,9 @@ pub(crate) struct Diagnosed {
     pub has_ended_reading: bool,
     /// The longer queue's bytes.
     pub longest_queue: u32,
+    /// Sequence numbers of the peer that the application has not read: its bytes, with an urgent one that was read by MSG_OOB
+    /// but not passed in the stream, and an unread FIN.
+    pub receive_queue: u32,
 }
 
 impl Diagnosis {
@@ -126,6 +129,7 @@ impl Diagnosed {
             receive_buffer: 0,
             has_ended_reading: false,
             longest_queue: queues[0].max(queues[1]),
+            receive_queue: queues[0],
         };
         for (kind, value) in attributes(answer) {
             match kind {
@@ -236,10 +240,11 @@ mod tests {
             (INET_DIAG_CONG, b"reno\0"),
         ]);
         full[QUEUES_AT..QUEUES_AT + 4].copy_from_slice(&70_u32.to_ne_bytes());
+        full[QUEUES_AT + 4..QUEUES_AT + 8].copy_from_slice(&90_u32.to_ne_bytes());
         let diagnosed = Diagnosed::parse(&full).unwrap();
         assert_eq!(diagnosed.congestion_control.as_deref(), Some("reno"));
         assert_eq!((diagnosed.receive_buffer, diagnosed.send_buffer), (2, 4));
-        assert_eq!(diagnosed.longest_queue, 70);
+        assert_eq!((diagnosed.receive_queue, diagnosed.longest_queue), (70, 90));
         assert!(diagnosed.has_ended_reading && !diagnosed.has_md5);
         // Without TCP_INFO nothing is known of the connection.
         assert_eq!(Diagnosed::parse(&answer(&[(INET_DIAG_MD5SIG, &[])])), None);

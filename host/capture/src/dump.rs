@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use crate::ends::{Contents, lengths, read};
 use crate::error::{CaptureError, system};
 use crate::info::{Info, KernelState};
-use crate::movable::{check_length, check_state};
+use crate::movable::{check_length, check_state, check_urgent};
 use crate::muted::{Muted, mute, unmute};
 use crate::reading::Reading;
 use crate::repair::Repair;
@@ -64,6 +64,7 @@ fn read_once(
     window: RepairWindow,
 ) -> Result<Option<Reading>, CaptureError> {
     check_state(info.state())?;
+    check_urgent(fd)?;
     let lengths = lengths(fd).map_err(system("read the lengths of the socket's queues"))?;
     check_length(lengths.0.max(lengths.1))?;
     let fin = u32::from(info.state() == KernelState::FinWait1);

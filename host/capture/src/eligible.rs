@@ -5,7 +5,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType, getpeername, getsockname, recv, sockopt};
 
@@ -13,9 +12,9 @@ use crate::diag::{Diagnosed, Diagnosis};
 use crate::error::{CaptureError, system};
 use crate::filter;
 use crate::info::{Info, KernelState};
-use crate::movable::{check_length, check_state};
+use crate::movable::{check_length, check_state, check_urgent};
 use crate::refusal::Refusal;
-use crate::system::{SO_BINDTOIFINDEX, TCP_AO_INFO, get, get_bytes};
+use crate::system::{SO_BINDTOIFINDEX, TCP_AO_INFO, UNREAD, get, get_bytes, queued};
 
 /// A socket whose connection moves.
 #[derive(Clone, Debug)]
@@ -37,9 +36,9 @@ pub(crate) fn check(diagnosis: &mut Diagnosis, fd: &OwnedFd) -> Result<Eligible,
     filter::check(fd)?;
     check_signature(tcp_ao(fd))?;
     check_upper_layer(fd)?;
-    if has_urgent_data(fd).map_err(system("poll the socket"))? {
-        return Err(Refusal::Urgent.into());
-    }
+    check_urgent(fd)?;
+    let readable = queued(fd, UNREAD).map_err(system("read the length of the receive queue"))?;
+    check_urgent_mark(&diagnosed, readable)?;
     Ok(Eligible { local, peer, cookie, diagnosed })
 }
 
@@ -170,10 +169,14 @@ fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr), CaptureError> {
     Ok((canonical(local), canonical(peer)))
 }
 
-fn has_urgent_data(fd: &OwnedFd) -> io::Result<bool> {
-    let mut polled = [PollFd::new(fd, PollFlags::PRI)];
-    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-    Ok(polled[0].revents().contains(PollFlags::PRI))
+/// Refuses a connection whose urgent byte was read by MSG_OOB, while the bytes before it were not: POLLPRI is clear then, and
+/// the byte's place in the queue still ends every read, so the bytes behind it could not be exported. `readable`: SIOCINQ,
+/// which ends at that place, too, and leaves out a FIN.
+fn check_urgent_mark(diagnosed: &Diagnosed, readable: u32) -> Result<(), CaptureError> {
+    // Bytes that arrive between the two readings make `readable` larger.
+    let hidden = diagnosed.receive_queue.saturating_sub(readable);
+    let fin = u32::from(diagnosed.info.state() == KernelState::CloseWait);
+    if hidden > fin { Err(Refusal::Urgent.into()) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -185,6 +188,28 @@ mod tests {
             Err(CaptureError::Refused(refusal)) => Some(refusal),
             _ => None,
         }
+    }
+
+    #[test]
+    fn bytes_that_no_read_reaches_are_refused() {
+        let mut diagnosed = Diagnosed {
+            info: Info::default(),
+            has_md5: false,
+            congestion_control: None,
+            send_buffer: 0,
+            receive_buffer: 0,
+            has_ended_reading: false,
+            longest_queue: 7,
+            receive_queue: 7,
+        };
+        let urgent = Some(Refusal::Urgent);
+        assert_eq!(refused(check_urgent_mark(&diagnosed, 7)), None);
+        assert_eq!(refused(check_urgent_mark(&diagnosed, 8)), None, "a byte has arrived meanwhile");
+        assert_eq!(refused(check_urgent_mark(&diagnosed, 3)), urgent);
+        assert_eq!(refused(check_urgent_mark(&diagnosed, 6)), urgent);
+        diagnosed.info.progress.state = KernelState::CloseWait;
+        assert_eq!(refused(check_urgent_mark(&diagnosed, 6)), None, "the FIN is not readable");
+        assert_eq!(refused(check_urgent_mark(&diagnosed, 5)), urgent);
     }
 
     /// For what this machine's kernel may lack: TCP-AO and upper layer protocols.

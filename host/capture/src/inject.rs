@@ -47,6 +47,9 @@ impl Injector {
     /// Gives a packet to the socket of this host that has the packet's target as its address, as if the network had brought
     /// it. A packet that is longer than the MTU of `lo` is split.
     ///
+    /// The packet's addresses are not compared with a connection: only for copies of the process's own sockets. For packets of
+    /// other servers there is [`SocketInjector::inject_forwarded`](crate::SocketInjector::inject_forwarded).
+    ///
     /// # Errors
     /// The kernel does not send the packet, for example because `lo` is down.
     pub fn inject(&self, packet: &PeerPacket) -> Result<(), CaptureError> {

@@ -51,7 +51,8 @@ impl Leaving {
     ///
     /// # Errors
     /// The kernel refuses to read the socket or the copies, or to end the socket, for example because a thread waits for it.
-    /// Poll again later.
+    /// Poll again later. [`Refusal::Urgent`](crate::Refusal::Urgent) is final: urgent data has passed the filter on another CPU,
+    /// and cannot be forwarded; the peer has an acknowledgement of it, so the connection must be reset at its new owner.
     pub fn poll(&mut self, now: Instant) -> Result<Step, CaptureError> {
         let Some(socket) = &self.socket else { return Ok(Step::Ended) };
         if let Some(packet) = self.remainder.next(socket.fd())? {

@@ -21,6 +21,7 @@
 //! - `repair`: repair mode; `held`: a socket in it; `muted`: one that sends nothing; `filter`: the filter
 //! - `remainder`: what a socket gets of the peer after its state was read; `copies`: what the filter has copied
 //! - `ends`, `queues`: the ends and the bytes of both queues; `options`: socket options; `info`: TCP_INFO
+//! - `arrived`: checks packets that the kernel has not checked
 //! - `peer_packet`: packets of the peer; `inject`: gives them to sockets of this host; `packet_injection`: does the same with
 //!   packets that were held at an interface
 //! - `programs`: what BPF programs add
@@ -28,6 +29,7 @@
 
 #![deny(unsafe_code)]
 
+mod arrived;
 mod captured;
 mod capturer;
 mod copies;

@@ -15,9 +15,12 @@ const PACKET_BYTES_MAX: usize = 65_535;
 
 // Offsets in an IPv4 header.
 const V4_TOTAL: usize = 2;
+const V4_FRAGMENT: usize = 6;
 const V4_PROTOCOL: usize = 9;
 const V4_CHECKSUM: usize = 10;
 const V4_TARGET: usize = 16;
+/// Mask of "more fragments" and of the fragment offset: one that is set makes the packet a fragment.
+const V4_FRAGMENT_MASK: u16 = 0x3fff;
 // Offsets in an IPv6 header.
 const V6_LENGTH: usize = 4;
 const V6_TARGET: usize = 24;
@@ -57,8 +60,9 @@ pub(crate) struct PeerSegment {
 }
 
 impl PeerPacket {
-    /// Reads a packet, and computes its checksums: those of copies may not be valid. Whoever gets the packet from another server
-    /// checks by [`peer`](Self::peer) and [`local`](Self::local) that it belongs to the connection.
+    /// Reads a packet, and computes its checksums without verifying them: a damaged packet would become valid. A packet from
+    /// another server is injected by [`SocketInjector::inject_forwarded`](crate::SocketInjector::inject_forwarded), which checks that
+    /// it belongs to the connection.
     ///
     /// # Errors
     /// It is not one whole TCP packet.
@@ -232,6 +236,10 @@ fn ends(packet: &[u8]) -> Result<(IpAddr, IpAddr, usize), PacketError> {
             if header_bytes < ipv4::HEADER_BYTES || total != packet.len() || total < header_bytes {
                 return Err(PacketError::Length(Layer::Ipv4));
             }
+            let fragment = u16::from_be_bytes([head[V4_FRAGMENT], head[V4_FRAGMENT + 1]]);
+            if fragment & V4_FRAGMENT_MASK != 0 {
+                return Err(PacketError::Fragment(Layer::Ipv4));
+            }
             if head[V4_PROTOCOL] != ipv4::PROTOCOL_TCP {
                 return Err(PacketError::Unsupported(Layer::Ipv4));
             }
@@ -367,6 +375,22 @@ mod tests {
             assert_eq!(moved.local(), local);
             assert_eq!(parsed(&moved).0.target, 8080);
             assert!(moved.addressed_to(LOCAL[1 - family].parse().unwrap()).is_err());
+        }
+    }
+
+    /// The injecting kernel would wait for the other fragments. IPv6 fragments have an extension header, which is refused.
+    #[test]
+    fn fragments_are_refused() {
+        let whole = packet(0, b"hello", false).bytes().to_vec();
+        for (field, is_fragment) in
+            [(0, false), (0x4000, false), (0x2000, true), (0x0001, true), (0x5000, true)]
+        {
+            let mut bytes = whole.clone();
+            bytes[V4_FRAGMENT..V4_FRAGMENT + 2].copy_from_slice(&u16::to_be_bytes(field));
+            let error = PeerPacket::read(bytes).err();
+            let is_refused =
+                matches!(error, Some(CaptureError::NotAPacket(PacketError::Fragment(Layer::Ipv4))));
+            assert_eq!((error.is_some(), is_refused), (is_fragment, is_fragment), "{field:#x}");
         }
     }
 

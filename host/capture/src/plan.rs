@@ -217,6 +217,7 @@ fn plan_receiving(receiving: &Receiving, stage: Stage) -> Result<PlannedReceivin
     }
     let is_past_fin = receiving.fin.is_some_and(|fin| receiving.next > fin);
     if let Some(fin) = receiving.fin {
+        ensure(fin < SEQ_MAX, "a number beyond 2^61")?;
         ensure(fin >= 1 && fin + 1 >= receiving.next, "bytes after the peer's FIN")?;
     }
     ensure((stage == Stage::CloseWait) == is_past_fin, "a stage that contradicts the peer's FIN")?;
@@ -420,6 +421,15 @@ mod tests {
         let read = plan(&state);
         assert!(read.has_peer_fin);
         assert_eq!((read.receive_start, read.receive_end()), (5, 5));
+        // A forged number of a FIN.
+        for fin in [u64::MAX, SEQ_MAX] {
+            let forged = ConnectionState {
+                receiving: Receiving { fin: Some(fin), ..state.receiving.clone() },
+                ..state.clone()
+            };
+            let error = Plan::new(&forged, &SocketOptions::default()).unwrap_err();
+            assert!(matches!(error, CaptureError::Contradiction("a number beyond 2^61")), "{error}");
+        }
         // Both ends have finished.
         (state.stage, state.sending.finish, state.sending.nxt) = (Stage::LastAck, Finish::Unacknowledged, 17);
         let error = Plan::new(&state, &SocketOptions::default()).unwrap_err();

@@ -23,7 +23,7 @@ pub enum Refusal {
     SocketMap,
     /// SO_REUSEPORT is set.
     ReusePort,
-    /// Urgent data has not been read.
+    /// The receive queue contains an urgent byte, or the place of one that was read by MSG_OOB.
     Urgent,
     /// The application has attached a filter to the socket.
     Filter,
@@ -70,7 +70,10 @@ impl fmt::Display for Refusal {
                 "the socket has SO_REUSEPORT, whose group is not part of the state: clear the option of this connection \
                  first, which leaves its listening socket as it is"
             }
-            Refusal::Urgent => "urgent data has not been read: read it first (MSG_OOB)",
+            Refusal::Urgent => {
+                "the receive queue contains an urgent byte, at which reads end: read up to and beyond it first (MSG_OOB alone \
+                 leaves its place in the queue)"
+            }
             Refusal::Filter => {
                 "the application has attached a filter to the socket: detach it first (SO_DETACH_FILTER)"
             }

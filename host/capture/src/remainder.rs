@@ -10,7 +10,8 @@ use spillway_wire::state::ConnectionState;
 use crate::copies::Inbox;
 use crate::ends::{self, Ends};
 use crate::error::{CaptureError, system};
-use crate::info::{Info, KernelState, Progress};
+use crate::info::{Info, Progress};
+use crate::movable::check_urgent;
 use crate::muted::Muted;
 use crate::peer_packet::{PeerPacket, PeerSegment};
 use crate::repair::Repair;
@@ -89,15 +90,17 @@ impl Late {
             if progress.received == self.progress.received {
                 return Ok(());
             }
+            check_urgent(fd)?;
             let read = || ends::read(repair, fd, ends::lengths(fd)?, 0);
             let contents = read().map_err(system("read late bytes of the socket"))?;
             let now = Info::read(fd)?.progress;
             if now == progress
                 && let Some(unread) = contents.unread
+                && let Some(has_fin) = has_late_fin(&self.ends, &contents.ends)
             {
-                let before = (self.ends.unread as usize).min(unread.len());
-                let has_fin = has_peer_fin(now.state) && !has_peer_fin(self.progress.state);
-                self.packets = self.segments(&unread[before..], has_fin)?;
+                // `unread` is as long as the number in `contents.ends`, which is not smaller than the number before.
+                let late = unread.get(self.ends.unread as usize..).unwrap_or_default();
+                self.packets = self.segments(late, has_fin)?;
                 (self.ends, self.progress) = (contents.ends, now);
                 return Ok(());
             }
@@ -121,7 +124,32 @@ impl Late {
     }
 }
 
-/// Whether the peer has finished in this state.
-fn has_peer_fin(state: KernelState) -> bool {
-    matches!(state, KernelState::CloseWait | KernelState::Other("CLOSING" | "TIME-WAIT" | "LAST-ACK"))
+/// Whether a FIN is among the numbers that were received since an earlier reading. The state does not say it: after a FIN in
+/// FIN-WAIT-2 the kernel's socket is in CLOSED. `None` if the numbers and the bytes that can be read do not belong together.
+fn has_late_fin(before: &Ends, now: &Ends) -> Option<bool> {
+    let bytes = now.unread.checked_sub(before.unread)?;
+    match now.received.wrapping_sub(before.received).checked_sub(bytes)? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_fin_is_a_number_without_a_byte() {
+        let ends = |received, unread| Ends { received, written: 0, unacknowledged: 0, unread };
+        let before = ends(u32::MAX - 1, 5);
+        assert_eq!(has_late_fin(&before, &before), Some(false));
+        assert_eq!(has_late_fin(&before, &ends(8, 15)), Some(false));
+        assert_eq!(has_late_fin(&before, &ends(9, 15)), Some(true));
+        assert_eq!(has_late_fin(&before, &ends(u32::MAX, 5)), Some(true));
+        // Reads end at an urgent byte, or the application has read.
+        assert_eq!(has_late_fin(&before, &ends(10, 15)), None);
+        assert_eq!(has_late_fin(&before, &ends(8, 16)), None);
+        assert_eq!(has_late_fin(&before, &ends(8, 4)), None);
+    }
 }

@@ -11,7 +11,7 @@ pub enum HeldOutcome {
     DropOverBudget,
     /// Dropped: the ring is full.
     DropRingFull,
-    /// Dropped: a fragment. Later fragments have no ports, so the whole packet could not be held.
+    /// Dropped: a packet's first fragment. Later ones have no ports and pass, so the whole packet could not be held.
     DropFragment,
     /// Dropped: longer than 65,535 bytes.
     DropLength,

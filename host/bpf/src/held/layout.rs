@@ -68,9 +68,9 @@ impl Filled {
 impl Taken {
     pub(super) fn value(self) -> [u8; TAKEN_BYTES] {
         let mut value = [0; TAKEN_BYTES];
-        value[4..8].copy_from_slice(&u32::from(self.is_draining).to_ne_bytes());
-        value[8..16].copy_from_slice(&self.frames.to_ne_bytes());
-        value[16..24].copy_from_slice(&self.bytes.to_ne_bytes());
+        value[..8].copy_from_slice(&self.frames.to_ne_bytes());
+        value[8..16].copy_from_slice(&self.bytes.to_ne_bytes());
+        value[16..24].copy_from_slice(&u64::from(self.is_draining).to_ne_bytes());
         value
     }
 }

@@ -242,7 +242,7 @@ impl HeldFlows {
         // In this order: a run of the program that still has the slot's last flow finds another generation before it finds
         // other numbers.
         self.buffers.set_locked(&slot, &buffer)?;
-        self.taken.set_locked(&slot, &Taken::default().value())?;
+        self.taken.set(&slot, &Taken::default().value())?;
         self.set_count(self.holds.len() + 1)?;
         self.flows.set(&flow, &layout::held(key))?;
         let held =
@@ -305,8 +305,9 @@ impl HeldFlows {
                 held.taken.bytes += packet.len() as u64;
             }
             let taken = held.taken;
-            // From here on packets pass, unless the program has counted further ones.
-            self.taken.set_locked(&hold.0.slot().to_ne_bytes(), &taken.value())?;
+            // In this order: a packet that the program decides on after this reading of `filled`, under the same lock, meets the
+            // new value of `taken`, and passes; an earlier one is counted in `filled`.
+            self.taken.set(&hold.0.slot().to_ne_bytes(), &taken.value())?;
             if self.filled(hold.0)?.frames == taken.frames {
                 self.remove(hold.0)?;
                 return Ok(Release::Released);
@@ -367,7 +368,9 @@ impl HeldFlows {
         let Some(held) = self.holds.remove(key) else { return Ok(VecDeque::new()) };
         self.by_flow.remove(&held.flow);
         self.free_bytes += held.reserved_bytes;
-        self.set_count(self.holds.len())?;
+        // The flow is gone, and its packets must not be lost with an error. A number that is too large only makes the program look
+        // at headers; the next hold sets it again.
+        let _ = self.set_count(self.holds.len());
         Ok(held.queue)
     }
 
@@ -381,5 +384,37 @@ impl HeldFlows {
 impl AsRawFd for HeldFlows {
     fn as_raw_fd(&self) -> RawFd {
         self.packets.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_returned_though_the_number_of_flows_cannot_be_set() {
+        let mut held = match HeldFlows::load(1, 0) {
+            Err(error) if error.is_unprivileged() => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+            result => result.unwrap(),
+        };
+        let (local, peer) = ("192.0.2.2:7000".parse().unwrap(), "198.51.100.7:40000".parse().unwrap());
+        let hold = held.hold(local, peer, Budget { frames_max: 10, bytes_max: 1_000 }).unwrap();
+        // Ethernet, IPv4 and TCP, as far as the program reads.
+        let mut frame = [0; 54];
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        frame[14..18].copy_from_slice(&[0x45, 0, 0, 40]);
+        frame[23] = 6;
+        frame[26..34].copy_from_slice(&[198, 51, 100, 7, 192, 0, 2, 2]);
+        frame[34..38].copy_from_slice(&[0x9c, 0x40, 0x1b, 0x58]);
+        frame[46] = 0x50;
+        held.test_run(&frame, 1).unwrap();
+        assert_eq!(held.waiting(hold).unwrap().frames, 1);
+        // From now on the kernel refuses to change the map by system calls.
+        held.held_count.handle().freeze().unwrap();
+        assert!(held.set_count(0).is_err());
+        assert_eq!(held.forget(hold).unwrap(), [frame[14..].to_vec()]);
     }
 }

@@ -4,6 +4,7 @@
 mod frames;
 mod interfaces;
 mod link;
+mod order;
 mod wire;
 
 use std::net::SocketAddr;

@@ -224,6 +224,31 @@ fn what_arrives_behind_the_filter_goes_to_the_new_owner() {
     });
 }
 
+/// A FIN in FIN-WAIT-2 ends the kernel's socket: its state is CLOSED then, which does not say that a FIN has arrived.
+#[test]
+fn a_late_fin_in_fin_wait_2_goes_to_the_new_owner() {
+    with_connections("cap-late-fin", |_, mut client, server| {
+        let other = server.try_clone().unwrap();
+        server.shutdown(Shutdown::Write).unwrap();
+        wait_until("the FIN is acknowledged", || state_of(&server) == FIN_WAIT_2);
+        let captured = export(server).unwrap();
+        let end = captured.state().receiving.initial.wrapping_add(1);
+        assert_eq!(set_option(&other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
+        client.write_all(&Pattern::new(9).next(700)).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        wait_until("the FIN arrives", || state_of(&other) == CLOSED);
+        let mut leaving = captured.accepted();
+        let mut packets = Vec::new();
+        while let Step::Forward(packet) = leaving.poll(Instant::now()).unwrap() {
+            packets.push(packet);
+        }
+        let data: Vec<u8> = packets.iter().flat_map(|packet| packet.data().to_vec()).collect();
+        assert_eq!((packets[0].seq(), data), (end, Pattern::new(9).next(700)));
+        assert_eq!(packets.iter().filter(|packet| packet.has_fin()).count(), 1);
+        assert!(packets.last().is_some_and(spillway_capture::PeerPacket::has_fin));
+    });
+}
+
 #[test]
 fn what_arrives_behind_the_filter_stays_in_a_socket_that_does_not_move() {
     with_connections("cap-late-stays", |_, mut client, server| {

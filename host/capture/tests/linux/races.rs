@@ -136,7 +136,8 @@ impl<'a> Owner<'a> {
         while let Some(leaving) = &mut self.leaving {
             match leaving.poll(Instant::now()).unwrap() {
                 Step::Forward(packet) => {
-                    self.hosts[self.at].1.inject(&packet).unwrap();
+                    let injector = &self.hosts[self.at].1;
+                    injector.for_socket(&self.stream).unwrap().inject_forwarded(&packet).unwrap();
                     self.forwarded += 1;
                 }
                 Step::Wait(_) => break,

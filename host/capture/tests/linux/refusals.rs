@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, Protocol, SendFlags, SocketType, send, socket, sockopt};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketType, send, socket, sockopt};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use spillway_capture::{CaptureError, Failed, Injector, Refusal, SocketOptions, export, import};
 
@@ -236,6 +236,39 @@ fn unread_urgent_data_is_refused() {
         send(&client, b"!", SendFlags::OOB).unwrap();
         wait_for(&server, PollFlags::PRI);
         assert_refused(&client, server, &Refusal::Urgent);
+    });
+}
+
+/// The urgent byte was read, so POLLPRI is clear, but the bytes before it were not: no read passes its place.
+#[test]
+fn the_place_of_an_urgent_byte_that_was_read_is_refused_until_it_is_passed() {
+    inside("cap-urgent-read", |_| {
+        for has_fin in [false, true] {
+            let (client, mut server) = pair();
+            (&client).write_all(b"abc").unwrap();
+            send(&client, b"X", SendFlags::OOB).unwrap();
+            wait_for(&server, PollFlags::PRI);
+            (&client).write_all(b"def").unwrap();
+            let mut urgent = [0];
+            rustix::net::recv(&server, &mut urgent[..], RecvFlags::OOB).unwrap();
+            assert_eq!(urgent, *b"X");
+            if has_fin {
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                wait_for(&server, PollFlags::RDHUP);
+            }
+            let (kept, refused) = refusal(server);
+            assert_eq!(refused, Refusal::Urgent);
+            server = kept.into();
+            let mut read = [0; 6];
+            server.read_exact(&mut read[..4]).unwrap();
+            assert_eq!(read[..4], *b"abcd");
+            let mut server = resumed(export(server).unwrap());
+            server.read_exact(&mut read[4..]).unwrap();
+            assert_eq!(read, *b"abcdef");
+            if !has_fin {
+                assert_usable(&client, &server);
+            }
+        }
     });
 }
 
