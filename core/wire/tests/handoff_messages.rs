@@ -61,7 +61,7 @@ fn bodies<'a>(whole: &'a [u8], word: u64, half: u32) -> Vec<Body<'a>> {
         Body::Served(word),
         Body::Abandoned(word),
         Body::PassedOn(word, next),
-        Body::Noted(word, Some(next).filter(|_| half % 2 == 0)),
+        Body::Noted(word, Some(next).filter(|_| half.is_multiple_of(2))),
     ]
 }
 
