@@ -107,6 +107,7 @@ impl Capturer {
 
     fn filtered(&self, repair: Repair<'_>, fd: &OwnedFd, eligible: &Eligible) -> Result<Read, CaptureError> {
         eligible::check_sockmap(fd)?;
+        eligible::check_urgent_mark(fd, &eligible.diagnosed)?;
         acknowledge(fd);
         let inbox = self.filter.attach(fd, eligible.cookie)?;
         let filtered_at = Instant::now();

@@ -1,5 +1,5 @@
-//! Which sockets hold a connection that moves. All checks but the last leave the socket as it is; the last one needs repair
-//! mode, and is made before the filter drops a segment.
+//! Which sockets hold a connection that moves. Most checks leave the socket as it is; that for sockmaps needs repair
+//! mode, and is made, with the one that depends on it, before the filter drops a segment.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,8 +37,6 @@ pub(crate) fn check(diagnosis: &mut Diagnosis, fd: &OwnedFd) -> Result<Eligible,
     check_signature(tcp_ao(fd))?;
     check_upper_layer(fd)?;
     check_urgent(fd)?;
-    let readable = queued(fd, UNREAD).map_err(system("read the length of the receive queue"))?;
-    check_urgent_mark(&diagnosed, readable)?;
     Ok(Eligible { local, peer, cookie, diagnosed })
 }
 
@@ -78,6 +76,22 @@ pub(crate) fn check_sockmap(fd: &OwnedFd) -> Result<(), CaptureError> {
         Err(Errno::INVAL) => Ok(()),
         _ => Err(Refusal::SocketMap.into()),
     }
+}
+
+/// Refuses a connection whose urgent byte was read by MSG_OOB, while the bytes before it were not: POLLPRI is clear then, and
+/// the byte's place in the queue still ends every read, so the bytes behind it could not be exported. Follows
+/// [`check_sockmap`]: SIOCINQ of a sockmap's member counts the map's own bytes.
+pub(crate) fn check_urgent_mark(fd: &OwnedFd, diagnosed: &Diagnosed) -> Result<(), CaptureError> {
+    let readable = queued(fd, UNREAD).map_err(system("read the length of the receive queue"))?;
+    check_hidden(diagnosed, readable)
+}
+
+/// `readable`: SIOCINQ, which ends at the place of an urgent byte, too, and leaves out a FIN.
+fn check_hidden(diagnosed: &Diagnosed, readable: u32) -> Result<(), CaptureError> {
+    // Bytes that arrive between the two readings make `readable` larger.
+    let hidden = diagnosed.receive_queue.saturating_sub(readable);
+    let fin = u32::from(diagnosed.info.state() == KernelState::CloseWait);
+    if hidden > fin { Err(Refusal::Urgent.into()) } else { Ok(()) }
 }
 
 /// The socket's family is that of its addresses, and is checked there.
@@ -169,16 +183,6 @@ fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr), CaptureError> {
     Ok((canonical(local), canonical(peer)))
 }
 
-/// Refuses a connection whose urgent byte was read by MSG_OOB, while the bytes before it were not: POLLPRI is clear then, and
-/// the byte's place in the queue still ends every read, so the bytes behind it could not be exported. `readable`: SIOCINQ,
-/// which ends at that place, too, and leaves out a FIN.
-fn check_urgent_mark(diagnosed: &Diagnosed, readable: u32) -> Result<(), CaptureError> {
-    // Bytes that arrive between the two readings make `readable` larger.
-    let hidden = diagnosed.receive_queue.saturating_sub(readable);
-    let fin = u32::from(diagnosed.info.state() == KernelState::CloseWait);
-    if hidden > fin { Err(Refusal::Urgent.into()) } else { Ok(()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,13 +207,13 @@ mod tests {
             receive_queue: 7,
         };
         let urgent = Some(Refusal::Urgent);
-        assert_eq!(refused(check_urgent_mark(&diagnosed, 7)), None);
-        assert_eq!(refused(check_urgent_mark(&diagnosed, 8)), None, "a byte has arrived meanwhile");
-        assert_eq!(refused(check_urgent_mark(&diagnosed, 3)), urgent);
-        assert_eq!(refused(check_urgent_mark(&diagnosed, 6)), urgent);
+        assert_eq!(refused(check_hidden(&diagnosed, 7)), None);
+        assert_eq!(refused(check_hidden(&diagnosed, 8)), None, "a byte has arrived meanwhile");
+        assert_eq!(refused(check_hidden(&diagnosed, 3)), urgent);
+        assert_eq!(refused(check_hidden(&diagnosed, 6)), urgent);
         diagnosed.info.progress.state = KernelState::CloseWait;
-        assert_eq!(refused(check_urgent_mark(&diagnosed, 6)), None, "the FIN is not readable");
-        assert_eq!(refused(check_urgent_mark(&diagnosed, 5)), urgent);
+        assert_eq!(refused(check_hidden(&diagnosed, 6)), None, "the FIN is not readable");
+        assert_eq!(refused(check_hidden(&diagnosed, 5)), urgent);
     }
 
     /// For what this machine's kernel may lack: TCP-AO and upper layer protocols.

@@ -214,6 +214,13 @@ impl Cable {
         pass_on(&self.server_ends[server], &self.state.lock().unwrap().latest);
     }
 
+    /// Gives the client's latest segment to a server, with a bit of its last byte inverted.
+    pub fn send_latest_damaged(&self, server: usize) {
+        let mut frame = self.state.lock().unwrap().latest.clone();
+        *frame.last_mut().expect("the client has sent a segment") ^= 1;
+        pass_on(&self.server_ends[server], &frame);
+    }
+
     /// The latest timestamp of the client.
     pub fn client_clock(&self) -> Option<u32> {
         self.state.lock().unwrap().client_clock

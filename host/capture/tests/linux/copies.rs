@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use spillway_bpf::{Removal, RemovedSockets};
 use spillway_capture::{
-    Captured, Capturer, CopyLimits, GRACE, Injector, Leaving, Live, PeerPacket, Step, import,
+    Captured, Capturer, CopyCounters, CopyLimits, GRACE, Injector, Leaving, Live, PeerPacket, Step, import,
 };
 
 use crate::cable::{Cable, Family, skipped, wait_until};
@@ -126,6 +126,33 @@ fn copies_go_to_the_new_owner_and_no_one_waits() {
         assert_eq!(leaving.poll(start).unwrap(), Step::Ended);
         assert_eq!(info(&other).tcpi_state, CLOSED);
         assert_eq!(capturer.copy_counters().unclaimed, 0);
+        server
+    });
+}
+
+/// The kernel gives a long segment to the socket's filter before it verifies the checksum.
+#[test]
+fn a_damaged_segment_does_not_go_to_the_new_owner() {
+    with_two_servers("cap-damaged", |cable, client, server| {
+        let (start, before) = (Instant::now(), cable.client_timeouts());
+        let mut capturer = cable.server.run_inside(copying).unwrap();
+        let captured = cable.server.run_inside(|| capturer.export(server).unwrap()).unwrap();
+        cable.hold();
+        let segments = cable.client_segments();
+        Pattern::new(1).write(client, 1_000);
+        wait_until("the client sends", || cable.client_segments() > segments);
+        cable.send_latest_damaged(0);
+        wait_until("the segment reaches the filter", || {
+            capturer.drain().unwrap();
+            capturer.copy_counters() != CopyCounters::default()
+        });
+        assert_eq!(capturer.copy_counters(), CopyCounters { damaged: 1, ..CopyCounters::default() });
+        let server = TcpStream::from(take_over(cable, &captured).socket);
+        let mut leaving = captured.accepted();
+        assert_eq!(forwarded(&mut leaving, start), []);
+        cable.release_to(1);
+        Pattern::new(1).read(&server, 1_000);
+        assert_eq!(cable.client_timeouts(), before);
         server
     });
 }

@@ -249,6 +249,32 @@ fn a_late_fin_in_fin_wait_2_goes_to_the_new_owner() {
     });
 }
 
+/// Urgent data that arrives behind the filter ends every read, so it is not forwarded; it stays for a socket that does not move.
+#[test]
+fn late_urgent_data_is_refused_and_stays_in_the_socket() {
+    with_connections("cap-late-urgent", |_, mut client, server| {
+        let other = server.try_clone().unwrap();
+        client.write_all(&Pattern::new(1).next(2_000)).unwrap();
+        wait_until("the request arrives", || unread(&server) == 2_000);
+        let before = info(&server).tcpi_bytes_received;
+        let captured = export(server).unwrap();
+        assert_eq!(set_option(&other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
+        rustix::net::send(&client, b"!", rustix::net::SendFlags::OOB).unwrap();
+        client.write_all(b"behind").unwrap();
+        wait_until("late bytes arrive", || info(&other).tcpi_bytes_received == before + 7);
+        let Failed { kept, error } = captured.close_without_grace().unwrap_err();
+        assert!(matches!(error, CaptureError::Refused(Refusal::Urgent)), "{error}");
+        let mut server = resumed(kept);
+        Pattern::new(1).read(&server, 2_000);
+        let mut urgent = [0];
+        rustix::net::recv(&server, &mut urgent[..], rustix::net::RecvFlags::OOB).unwrap();
+        assert_eq!(urgent, *b"!");
+        let mut behind = [0; 6];
+        server.read_exact(&mut behind).unwrap();
+        assert_eq!(behind, *b"behind");
+    });
+}
+
 #[test]
 fn what_arrives_behind_the_filter_stays_in_a_socket_that_does_not_move() {
     with_connections("cap-late-stays", |_, mut client, server| {
