@@ -1,6 +1,5 @@
 //! Options of servers on the user-level stack, and the process around them.
 
-use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use spillway_stack_server::{
     AddressRange, EngineError, EngineSettings, LinkPortSettings, Measuring, Movable, MoveSettings, MovesFile,
     ProcessSettings,
 };
-use spillway_values::{parse_duration, parse_mac};
+use spillway_values::parse_duration;
 use tracing::warn;
 
 use super::partition::Partition;
@@ -119,16 +118,6 @@ impl XdpArgs {
                 names.join(", ")
             ))
         })?;
-        let address = fs::read_to_string(format!("/sys/class/net/{}/address", self.interface))
-            .map_err(EngineError::Host)?;
-        if parse_mac(address.trim()) != Ok(own.mac) {
-            return Err(EngineError::Settings(format!(
-                "--partition: the peer {name} has the Ethernet address {}, and interface {} has {}",
-                own.mac,
-                self.interface,
-                address.trim()
-            )));
-        }
         Ok(Partition::new(name, own.id, peers.iter().map(|peer| peer.id)))
     }
 }
