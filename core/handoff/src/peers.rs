@@ -195,8 +195,12 @@ impl Peers {
 
 /// Whether the sender of a message repeats it, or the message that it answers.
 fn is_repeated(body: &Body<'_>) -> bool {
-    let of_moves = matches!(body, Body::State(_) | Body::Received(_));
-    of_moves || matches!(body, Body::Served(_) | Body::Abandoned(_) | Body::PassedOn(..) | Body::Noted(..))
+    match body {
+        Body::State(_) | Body::Received(_) => true,
+        Body::Served(_) | Body::Abandoned(_) | Body::PassedOn(..) | Body::Noted(..) => true,
+        Body::Accepted | Body::Refused(_) | Body::TakenBack => false,
+        Body::Forward { .. } | Body::Reclaim | Body::Lent => false,
+    }
 }
 
 #[cfg(test)]

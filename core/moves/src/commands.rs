@@ -1,14 +1,10 @@
-//! Commands about requests that wait, because their connections move for another reason.
+//! Commands about requests that wait: their connections move for another reason, or the turn has not ended.
 
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use spillway_transport::{Conn, Time};
 
 use crate::application::RequestCommand;
-
-/// Time after which the commands are tried again.
-const WAIT: Duration = Duration::from_millis(1);
 
 /// The commands, and when they are due.
 #[derive(Debug, Default)]
@@ -18,9 +14,10 @@ pub(crate) struct WaitingCommands {
 }
 
 impl WaitingCommands {
-    pub(crate) fn wait(&mut self, now: Time, conn: Conn, command: RequestCommand) {
+    /// The command is tried at this time, and those that wait with it.
+    pub(crate) fn wait_until(&mut self, at: Time, conn: Conn, command: RequestCommand) {
         self.commands.push((conn, command));
-        self.due_at.get_or_insert(now + WAIT);
+        self.due_at = Some(self.due_at.map_or(at, |due_at| due_at.min(at)));
     }
 
     /// Removes and returns all commands, if they are due.

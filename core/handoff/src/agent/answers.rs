@@ -140,7 +140,7 @@ impl Agent {
                 self.let_go(now, flow, Cause::Silence);
             }
             self.sources.remove(&flow);
-            self.end_request_move(now, &flow, MoveResult::Kept(Obstacle::Restart));
+            self.end_request_move(now, &flow, MoveResult::Kept(Obstacle::Silence));
         }
         for flow in owned {
             self.give_up(flow, Cause::Silence);

@@ -34,8 +34,10 @@ impl Agent {
             return Err(MoveError::TooManyRequests);
         }
         self.request_move(now, flow, Some(to))?;
-        let request = request.unwrap_or_else(|| self.requests.new_request());
-        let request = HandedRequest { hops_left, purpose: Purpose::Serve, ..request };
+        let request = match request {
+            Some(request) => HandedRequest { hops_left, purpose: Purpose::Serve, ..request },
+            None => self.requests.new_request(hops_left),
+        };
         self.requests.begin(now, flow, request, to);
         Ok(())
     }
@@ -86,13 +88,13 @@ impl Agent {
 
     /// Ends the move of a request, if the connection of the flow has one.
     pub(super) fn end_request_move(&mut self, now: Time, flow: &Flow, result: MoveResult) {
-        if let Some(((flow, number, outcome), is_own)) = self.requests.end_move(now, flow, result) {
-            self.events.push_back(Event::Request { flow, number, is_own, outcome });
-        }
+        let ended = self.requests.end_move(now, flow, result);
+        self.report_ended(ended);
     }
 
     pub(super) fn report_ended(&mut self, ended: impl IntoIterator<Item = Ended>) {
-        let event = |(flow, number, outcome)| Event::Request { flow, number, is_own: true, outcome };
+        let event =
+            |Ended { flow, number, is_own, outcome }| Event::Request { flow, number, is_own, outcome };
         self.events.extend(ended.into_iter().map(event));
     }
 

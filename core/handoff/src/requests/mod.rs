@@ -36,8 +36,15 @@ pub(crate) struct Requests {
     leaving: BTreeMap<Flow, Leaving>,
 }
 
-/// What has become of a request of this server.
-pub(crate) type Ended = (Flow, u64, RequestOutcome);
+/// What has become of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) flow: Flow,
+    pub(crate) number: u64,
+    /// Whether this server is the origin.
+    pub(crate) is_own: bool,
+    pub(crate) outcome: RequestOutcome,
+}
 
 impl Requests {
     /// `first_number`: that of the first request; other runs of this server begin elsewhere.
@@ -45,15 +52,15 @@ impl Requests {
         Requests {
             us,
             ours: Ours::new(first_number, requests_max),
-            reports: Reports::default(),
+            reports: Reports::new(),
             leaving: BTreeMap::new(),
         }
     }
 
-    /// A new request of this server, which is not away yet, and may not be handed off a second time.
-    pub(crate) fn new_request(&mut self) -> HandedRequest {
+    /// A new request of this server, which is not away yet.
+    pub(crate) fn new_request(&mut self, hops_left: u8) -> HandedRequest {
         let number = self.ours.take_number();
-        HandedRequest { origin: self.us, number, hops_left: 0, purpose: Purpose::Serve }
+        HandedRequest { origin: self.us, number, hops_left, purpose: Purpose::Serve }
     }
 
     /// Whether a request may leave: `None` is a new one of this server.
@@ -74,13 +81,12 @@ impl Requests {
         self.leaving.get(flow).map(|leaving| leaving.request)
     }
 
-    /// The move of a connection has ended. Returns what follows for the request that it had, if it had one, and whether it is
-    /// one of this server.
-    pub(crate) fn end_move(&mut self, now: Time, flow: &Flow, result: MoveResult) -> Option<(Ended, bool)> {
+    /// The move of a connection has ended. Returns what follows for the request that it had, if it had one.
+    pub(crate) fn end_move(&mut self, now: Time, flow: &Flow, result: MoveResult) -> Option<Ended> {
         let Leaving { request, to } = self.leaving.remove(flow)?;
-        let is_ours = self.is_ours(&request);
+        let is_own = self.is_ours(&request);
         match result {
-            MoveResult::Moved if is_ours => {}
+            MoveResult::Moved if is_own => {}
             MoveResult::Moved => {
                 // A request that returns tells its origin itself.
                 if request.purpose == Purpose::Serve && to != request.origin {
@@ -89,11 +95,12 @@ impl Requests {
                 }
             }
             MoveResult::Kept(_) | MoveResult::Returned(_) => {
-                self.ours.remove(request.number, is_ours);
-                return Some(((*flow, request.number, RequestOutcome::Stays(result)), is_ours));
+                self.take_back(&request);
+                let outcome = RequestOutcome::Stays(result);
+                return Some(Ended { flow: *flow, number: request.number, is_own, outcome });
             }
             // The target may have the connection, and then reports.
-            MoveResult::LetGo if is_ours => self.ours.doubt(now, request.number),
+            MoveResult::LetGo if is_own => self.ours.doubt(now, request.number),
             MoveResult::LetGo => {}
         }
         None
@@ -101,8 +108,7 @@ impl Requests {
 
     /// A request has come with its connection. If it is one of this server, it is not away any more.
     pub(crate) fn arrive(&mut self, request: &HandedRequest) {
-        let is_ours = self.is_ours(request);
-        self.ours.remove(request.number, is_ours);
+        self.take_back(request);
         // What this server has reported before is old.
         self.reports.forget(request);
     }
@@ -131,21 +137,16 @@ impl Requests {
         flow: &Flow,
         body: &Body<'_>,
     ) -> Option<Ended> {
-        match *body {
-            Body::Served(number) => {
-                let is_known = self.ours.end(number, flow);
-                is_known.then_some((*flow, number, RequestOutcome::Served(from)))
-            }
-            Body::Abandoned(number) => {
-                let is_known = self.ours.end(number, flow);
-                is_known.then_some((*flow, number, RequestOutcome::Abandoned(from)))
-            }
+        let (number, outcome) = match *body {
+            Body::Served(number) => (number, RequestOutcome::Served(from)),
+            Body::Abandoned(number) => (number, RequestOutcome::Abandoned(from)),
             Body::PassedOn(number, next) => {
                 self.ours.pass_on(now, number, flow, next);
-                None
+                return None;
             }
-            _ => None,
-        }
+            _ => return None,
+        };
+        self.ours.end(number, flow).then(|| own((*flow, number), outcome))
     }
 
     /// The origin has this server's report; `next`: that of *passed on*.
@@ -157,8 +158,14 @@ impl Requests {
     /// from the same port before the move has ended.
     pub(crate) fn stay_behind(&mut self, flow: &Flow) {
         if let Some(Leaving { request, .. }) = self.leaving.remove(flow) {
-            let is_ours = self.is_ours(&request);
-            self.ours.remove(request.number, is_ours);
+            self.take_back(&request);
+        }
+    }
+
+    /// A request is here. If it is one of this server, it is not away any more.
+    fn take_back(&mut self, request: &HandedRequest) {
+        if self.is_ours(request) {
+            self.ours.remove(request.number);
         }
     }
 
@@ -203,8 +210,12 @@ impl Requests {
     }
 }
 
-fn unknown((flow, number): (Flow, u64)) -> Ended {
-    (flow, number, RequestOutcome::Unknown)
+fn own((flow, number): (Flow, u64), outcome: RequestOutcome) -> Ended {
+    Ended { flow, number, is_own: true, outcome }
+}
+
+fn unknown(request: (Flow, u64)) -> Ended {
+    own(request, RequestOutcome::Unknown)
 }
 
 #[cfg(test)]
@@ -226,7 +237,7 @@ mod tests {
     /// The requests of server 1, one of which is away at server 2.
     fn with_one_away() -> (Requests, HandedRequest) {
         let mut requests = Requests::new(US, 100, 8);
-        let request = HandedRequest { hops_left: 4, ..requests.new_request() };
+        let request = requests.new_request(4);
         requests.begin(ms(0), flow(1), request, B);
         assert_eq!(requests.leaving(&flow(1)), Some(request));
         assert_eq!(requests.end_move(ms(1), &flow(1), MoveResult::Moved), None);
@@ -244,7 +255,7 @@ mod tests {
         let served = Body::Served(number);
         let other_flow = requests.handle_report(ms(1), B, &flow(2), &served);
         assert_eq!(other_flow, None, "the number belongs to another flow");
-        let ended = Some((flow(1), number, RequestOutcome::Served(B)));
+        let ended = Some(own((flow(1), number), RequestOutcome::Served(B)));
         assert_eq!(requests.handle_report(ms(1), B, &flow(1), &served), ended);
         assert_eq!(requests.handle_report(ms(1), B, &flow(1), &served), None, "a repeated report");
         assert_eq!((requests.away(), requests.poll_timeout()), (0, None));
@@ -254,9 +265,9 @@ mod tests {
     fn a_request_whose_move_has_failed_stays_here() {
         for result in [MoveResult::Kept(Obstacle::Silence), MoveResult::Returned(None)] {
             let mut requests = Requests::new(US, 100, 8);
-            let request = HandedRequest { hops_left: 4, ..requests.new_request() };
+            let request = requests.new_request(4);
             requests.begin(ms(0), flow(1), request, B);
-            let stays = Some(((flow(1), request.number, RequestOutcome::Stays(result)), true));
+            let stays = Some(own((flow(1), request.number), RequestOutcome::Stays(result)));
             assert_eq!(requests.end_move(ms(1), &flow(1), result), stays);
             assert_eq!(requests.away(), 0);
         }
@@ -272,7 +283,7 @@ mod tests {
         assert_eq!(requests.handle_report(ms(1), US, &flow(1), &passed_on(4, B)), None);
         assert_eq!(requests.handle_new_run(B).len(), 0, "server 3 has the request");
         let lost = requests.handle_new_run(C);
-        assert_eq!(lost, [(flow(1), number, RequestOutcome::Unknown)]);
+        assert_eq!(lost, [own((flow(1), number), RequestOutcome::Unknown)]);
         assert_eq!(requests.away(), 0);
     }
 
@@ -280,7 +291,7 @@ mod tests {
     fn a_lost_loan_and_a_long_silence_make_outcomes_unknown() {
         let (mut requests, HandedRequest { number, .. }) = with_one_away();
         assert_eq!(requests.handle_lost_loan(&flow(2)).len(), 0);
-        let lost = [(flow(1), number, RequestOutcome::Unknown)];
+        let lost = [own((flow(1), number), RequestOutcome::Unknown)];
         assert_eq!(requests.handle_lost_loan(&flow(1)), lost);
         let (mut requests, _) = with_one_away();
         let at = requests.poll_timeout().unwrap();
@@ -292,16 +303,16 @@ mod tests {
     fn a_move_in_doubt_leaves_five_seconds_for_a_report() {
         let mut requests = Requests::new(US, 100, 8);
         let [one, two] = [1, 2].map(|port| {
-            let request = HandedRequest { hops_left: 4, ..requests.new_request() };
+            let request = requests.new_request(4);
             requests.begin(ms(0), flow(port), request, B);
             assert_eq!(requests.end_move(ms(10), &flow(port), MoveResult::LetGo), None);
             request.number
         });
         assert_eq!(requests.poll_timeout(), Some(ms(5010)));
-        let served = Some((flow(1), one, RequestOutcome::Served(B)));
+        let served = Some(own((flow(1), one), RequestOutcome::Served(B)));
         assert_eq!(requests.handle_report(ms(1), B, &flow(1), &Body::Served(one)), served);
         let expired = requests.expire(ms(5010));
-        assert_eq!(expired, [(flow(2), two, RequestOutcome::Unknown)]);
+        assert_eq!(expired, [own((flow(2), two), RequestOutcome::Unknown)]);
     }
 
     #[test]
@@ -358,7 +369,7 @@ mod tests {
     #[test]
     fn a_request_that_is_passed_on_has_its_full_time_again() {
         let mut requests = Requests::new(US, 100, 8);
-        let request = HandedRequest { hops_left: 4, ..requests.new_request() };
+        let request = requests.new_request(4);
         requests.begin(ms(0), flow(1), request, B);
         assert_eq!(requests.end_move(ms(10), &flow(1), MoveResult::LetGo), None);
         let passed_on = Body::PassedOn(request.number, NextServer { id: C, hops_left: 3 });
@@ -370,7 +381,7 @@ mod tests {
     #[test]
     fn a_request_does_not_leave_with_the_next_connection_of_its_flow() {
         let mut requests = Requests::new(US, 100, 8);
-        let request = requests.new_request();
+        let request = requests.new_request(4);
         requests.begin(ms(0), flow(1), request, B);
         requests.stay_behind(&flow(1));
         assert_eq!((requests.leaving(&flow(1)), requests.away()), (None, 0));
@@ -382,7 +393,7 @@ mod tests {
         let mut requests = Requests::new(US, 100, 2);
         for port in 1..=2 {
             assert!(requests.has_room(None));
-            let request = HandedRequest { hops_left: 4, ..requests.new_request() };
+            let request = requests.new_request(4);
             requests.begin(ms(0), flow(port), request, B);
         }
         let foreign = HandedRequest { origin: B, number: 7, hops_left: 1, purpose: Purpose::Serve };

@@ -67,17 +67,17 @@ impl Ours {
         self.by_flow.insert((flow, request.number));
     }
 
-    /// The request is here. `is_ours`: otherwise the number is that of another server.
-    pub(super) fn remove(&mut self, number: u64, is_ours: bool) {
-        if is_ours {
-            self.take(number);
-        }
+    /// The request is not away any more.
+    pub(super) fn remove(&mut self, number: u64) {
+        self.take(number);
     }
 
     /// The request has ended elsewhere. Returns whether it was away, with its connection of this flow.
     pub(super) fn end(&mut self, number: u64, flow: &Flow) -> bool {
         let is_known = self.away.get(&number).is_some_and(|away| away.flow == *flow);
-        self.remove(number, is_known);
+        if is_known {
+            self.take(number);
+        }
         is_known
     }
 

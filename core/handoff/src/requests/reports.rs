@@ -54,13 +54,11 @@ pub(super) struct Reports {
     waiting: Timed<(ServerId, u64), Waiting>,
 }
 
-impl Default for Reports {
-    fn default() -> Reports {
+impl Reports {
+    pub(super) fn new() -> Reports {
         Reports { waiting: Timed::new() }
     }
-}
 
-impl Reports {
     pub(super) fn add(&mut self, now: Time, flow: Flow, request: &HandedRequest, report: Report) {
         // Without room the only attempt is the last one.
         let attempts = if self.waiting.len() < REPORTS_MAX { 0 } else { ATTEMPTS - 1 };

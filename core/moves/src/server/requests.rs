@@ -1,5 +1,7 @@
 //! Requests that move with their connections: the application's commands, and what it learns.
 
+use core::time::Duration;
+
 use spillway_handoff::{Agent, HandedRequest, MoveError, MoveResult, Purpose, RequestOutcome};
 use spillway_transport::{Conn, Time};
 use spillway_wire::switch::Flow;
@@ -8,6 +10,8 @@ use super::Server;
 use crate::application::{Movable, RequestCommand, RequestEvent};
 use crate::orders::OrderResult;
 
+/// Time after which a command is tried again whose connection moves for another reason.
+const WAIT: Duration = Duration::from_millis(1);
 /// How often an application may answer [`RequestEvent::Stays`] by another command in one turn.
 const ROUNDS_MAX: usize = 4;
 
@@ -27,18 +31,23 @@ impl Server {
                 self.run_request_command(application, now, conn, command);
             }
         }
-        self.note_served(application, now);
+        self.put_off(application, now, now + WAIT);
         has_commands
     }
 
-    /// Notes which requests the application has served. Its other commands wait: connections are about to end, and have not
-    /// left the tables yet.
+    /// Notes which requests the application has served, before a connection ends. Its other commands wait for the end of the
+    /// turn: the connection has not left the tables yet.
     pub(super) fn note_served<A: Movable>(&mut self, application: &mut A, now: Time) {
+        self.put_off(application, now, now);
+    }
+
+    /// Carries out the application's commands that move nothing; the others wait.
+    fn put_off<A: Movable>(&mut self, application: &mut A, now: Time, until: Time) {
         while let Some((conn, command)) = application.poll_request_command(now) {
             match command {
                 RequestCommand::Served => self.run_request_command(application, now, conn, command),
                 RequestCommand::HandOff(_) | RequestCommand::Return { .. } => {
-                    self.commands.wait(now, conn, command);
+                    self.commands.wait_until(until, conn, command);
                 }
             }
         }
@@ -58,7 +67,9 @@ impl Server {
         };
         match result {
             Ok(()) => {}
-            Err(MoveError::Moving | MoveError::TooMany) => self.commands.wait(now, conn, command),
+            Err(MoveError::Moving | MoveError::TooMany) => {
+                self.commands.wait_until(now + WAIT, conn, command)
+            }
             Err(error) => {
                 let event = RequestEvent::Stays { conn, why: OrderResult::Refused(error) };
                 application.on_request(now, event, &mut self.connections);
