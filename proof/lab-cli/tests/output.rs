@@ -1,4 +1,4 @@
-//! What `spillway-lab` does when nobody can read its output.
+//! The exit status and the messages of `spillway-lab` when its standard output is full or closed.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Output, Stdio};

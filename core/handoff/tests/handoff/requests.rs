@@ -159,7 +159,11 @@ fn the_outcome_is_unknown_if_the_server_is_silent_that_has_taken_the_request() {
     let request = hand_off(&mut rack, 1, 2, None);
     rack.cut(2);
     rack.advance(1_200);
-    assert_eq!(outcomes(&mut rack, 1), [], "nobody has asked for the connection");
+    assert_eq!(
+        outcomes(&mut rack, 1),
+        [],
+        "no packet of the client has shown yet that the connection is lost"
+    );
     // The client repeats its request, and the switch sends it to the original owner.
     rack.client_reaches(7);
     rack.advance(20);

@@ -41,7 +41,7 @@ pub struct Divided {
     pub declined: u32,
     /// This server executes requests of the other one.
     pub serves: bool,
-    /// Executes no request for now.
+    /// The server executes nothing, as one that waits for its disk.
     pub is_stuck: bool,
     /// Aborts the connection after this number of requests.
     pub aborts_after: Option<u64>,
@@ -57,7 +57,8 @@ struct Client {
     has_come: bool,
     /// It was read by the other server.
     is_foreign: bool,
-    /// The next request is executed here, whoever should have it.
+    /// The next request is executed here, although the other server should have it: it could not be handed off, or has
+    /// returned.
     is_forced: bool,
     /// A command waits for its result.
     is_moving: bool,

@@ -3,8 +3,6 @@
 //! Requests have no bodies. A request after which the start of the next one is not known is refused, and the connection is
 //! closed.
 
-use spillway_wire::switch::ServerId;
-
 use super::partition::Partition;
 use super::protocol::{Outcome, Protocol};
 use super::replies::Replies;
@@ -39,16 +37,6 @@ enum Wanted {
     Refusal,
 }
 
-/// How a request was answered.
-enum Answered {
-    /// The connection stays open.
-    Stays,
-    /// The connection ends.
-    Ends,
-    /// Another server has the target.
-    Elsewhere(ServerId),
-}
-
 impl Protocol for Http {
     type Progress = ();
 
@@ -74,29 +62,22 @@ impl Http {
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => Err(HEAD_TOO_LARGE),
             Err(httparse::Error::Version) => Err(BAD_VERSION),
             Err(_) => Err(BAD_REQUEST),
-            Ok(httparse::Status::Complete(bytes)) => {
-                self.answer(wanted, &request, replies).map(|answered| (bytes, answered))
-            }
+            Ok(httparse::Status::Complete(bytes)) => self.answer(wanted, (&request, bytes), replies),
         };
-        match answered {
-            Ok((bytes, Answered::Stays)) => Outcome::Answered(bytes),
-            Ok((_, Answered::Ends)) => Outcome::Close,
-            Ok((_, Answered::Elsewhere(server))) => Outcome::Elsewhere(server),
-            Err(refusal) => {
-                // Without a body, so that the response is right for every method.
-                self.push(replies, refusal, false, "", true);
-                Outcome::Close
-            }
-        }
+        answered.unwrap_or_else(|refusal| {
+            // Without a body, so that the response is right for every method.
+            self.push(replies, refusal, false, "", true);
+            Outcome::Close
+        })
     }
 
-    /// Answers a request with a complete head.
+    /// Answers a request with a complete head, of this number of bytes.
     fn answer(
         &self,
         wanted: Wanted,
-        request: &httparse::Request<'_, '_>,
+        (request, bytes): (&httparse::Request<'_, '_>, usize),
         replies: &mut Replies,
-    ) -> Result<Answered, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let (Some(method), Some(target), Some(version)) = (request.method, request.path, request.version)
         else {
             return Err(BAD_REQUEST); // complete heads have all three
@@ -121,11 +102,11 @@ impl Http {
         let stays = version == 1 && !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
         let elsewhere = self.partition.as_ref().and_then(|partition| partition.elsewhere(target));
         match (wanted, elsewhere) {
-            (Wanted::Answer, Some(server)) => return Ok(Answered::Elsewhere(server)),
+            (Wanted::Answer, Some(server)) => return Ok(Outcome::Elsewhere(server)),
             (Wanted::Answer, None) => self.push(replies, "200 OK", stays, target, has_body),
             (Wanted::Refusal, _) => self.push(replies, UNAVAILABLE, stays, "", has_body),
         }
-        Ok(if stays { Answered::Stays } else { Answered::Ends })
+        Ok(if stays { Outcome::Answered(bytes) } else { Outcome::Close })
     }
 
     /// Appends a response. `has_body`: false for the answer to `HEAD`, which states the body's length and omits the body.
@@ -145,6 +126,8 @@ impl Http {
 
 #[cfg(test)]
 mod tests {
+    use spillway_wire::switch::ServerId;
+
     use super::*;
 
     /// Executes all requests of an input. Returns the responses, the bytes of the requests, and the last outcome.

@@ -10,7 +10,7 @@ use spillway_wire::switch::ServerId;
 pub(crate) struct Partition {
     name: String,
     own: ServerId,
-    /// In ascending order.
+    /// All servers, in ascending order, so that each of them computes the same owner of an object.
     servers: Vec<ServerId>,
 }
 

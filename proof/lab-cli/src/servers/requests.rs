@@ -28,6 +28,7 @@ pub(crate) struct RequestServer<P: Protocol> {
     clients: BTreeMap<Conn, Client<P::Progress>>,
     /// Unfinished requests and waiting replies of all clients.
     held: Held,
+    /// What the server of the stack is to do with connections' requests.
     commands: VecDeque<(Conn, RequestCommand)>,
 }
 
@@ -49,10 +50,8 @@ struct Client<S> {
     has_come: bool,
     /// The connection is on its way to the server that has the object of the first request in `input`.
     is_leaving: bool,
-    /// Attempts to hand that request off.
+    /// Attempts to hand that request off; after the last one it is refused.
     attempts: u8,
-    /// That server could not be reached.
-    is_unreachable: bool,
 }
 
 /// Why the execution of requests has stopped.
@@ -62,7 +61,7 @@ enum Stop {
     Done,
     /// The buffer of replies is full.
     Full,
-    /// The next request belongs to this server.
+    /// The next request belongs to another server, which is named here.
     Elsewhere(ServerId),
 }
 
@@ -124,14 +123,15 @@ impl<S: Default> Client<S> {
         let mut executed = 0;
         let stop = loop {
             let input = &self.input[executed..];
-            let outcome = match self.is_unreachable {
-                true => protocol.refuse(input, &mut self.replies),
-                false => protocol.execute(input, &mut self.replies, &mut self.progress),
+            let outcome = if self.attempts < ATTEMPTS_MAX {
+                protocol.execute(input, &mut self.replies, &mut self.progress)
+            } else {
+                protocol.refuse(input, &mut self.replies)
             };
             match outcome {
                 Outcome::Answered(bytes) => {
                     executed += bytes;
-                    (self.has_come, self.is_unreachable, self.attempts) = (false, false, 0);
+                    (self.has_come, self.attempts) = (false, 0);
                 }
                 Outcome::Incomplete => break Stop::Done,
                 Outcome::Elsewhere(server) => break Stop::Elsewhere(server),
@@ -244,7 +244,6 @@ impl<P: Protocol> Movable for RequestServer<P> {
             RequestEvent::Stays { conn, .. } => {
                 if let Some(client) = self.clients.get_mut(&conn) {
                     client.is_leaving = false;
-                    client.is_unreachable = client.attempts >= ATTEMPTS_MAX;
                     self.work(conn, out);
                 }
             }

@@ -10,6 +10,7 @@
 //!   the switch with its cables
 //! - `rack`: the servers of one service, each a server of `core/moves`; `rack_transport`: for the program they are one
 //!   transport; `local`: the program as one server sees it; `directory`: where the program's connections are
+//! - `standstill`: servers that are woken for ever
 //! - `restart`: servers that begin anew, without their connections; `loss`: why connections may be lost
 //! - `moves`: when connections move; `moving`: orders, and exports and imports in place, which `compare` checks; `transit`:
 //!   connections between two servers
@@ -52,6 +53,7 @@ mod restart;
 mod rogue;
 mod run;
 mod sniffer;
+mod standstill;
 mod switch;
 mod trace;
 mod transit;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use spillway_transport::{Application, Conn, Event, LostReason, Time, Transport};
 
+use super::frames::Family;
 use super::gates::SharedGates;
 use crate::oracle::SharedOracle;
 use crate::pattern::{TOKEN_BYTES, Token, bytes_of, reply_word};
@@ -48,6 +49,22 @@ pub(crate) struct Addresses {
 }
 
 impl Addresses {
+    /// The addresses of one of `hosts` hosts, and the listeners of the other hosts. `services`: those of a host.
+    pub(super) fn of(
+        host: usize,
+        (hosts, family): (usize, Family),
+        services: impl Fn(usize) -> [SocketAddr; 2],
+    ) -> Addresses {
+        let end = |host| SocketAddr::new(family.address_of(host), 0);
+        let others = (0..hosts).filter(|other| *other != host);
+        Addresses {
+            own: end(host),
+            listeners: services(host),
+            targets: others.flat_map(&services).collect(),
+            rogues: vec![end(hosts)],
+        }
+    }
+
     fn is_rogue(&self, peer: SocketAddr) -> bool {
         self.rogues.iter().any(|rogue| rogue.ip() == peer.ip())
     }

@@ -1,7 +1,6 @@
 //! The world of user-level stacks: hosts on one network, and the events between them in order of time.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,9 +8,8 @@ use spillway_handoff::Service;
 use spillway_transport::Time;
 use spillway_wire::switch::{MESSAGE_BYTES, ServerId};
 
-use super::cabling::{Cable, Cabling};
+use super::cabling::Cable;
 use super::fabric::{Fabric, Leg};
-use super::frames::Family;
 use super::gates::SharedGates;
 use super::host::Host;
 use super::moves::{Moves, When};
@@ -24,6 +22,7 @@ use super::rogue::Rogue;
 use super::scenario::Script;
 use super::scenario::case::Fault;
 use super::sniffer::Sniffer;
+use super::standstill::Standstill;
 use super::trace::{Drop, LastDrops, line};
 use super::witness::Witness;
 use super::worlds::Worlds;
@@ -39,8 +38,6 @@ const FAULT_AFTER_MAX: u64 = 200;
 const MESSAGES_MAX: usize = 4096;
 /// A step is one sent frame, or this many events without one.
 const EVENTS_PER_STEP: u32 = 64;
-/// Maximum number of events at one time. More happen only if a server does not handle what is due, and is woken again and again.
-const EVENTS_AT_ONCE_MAX: u64 = 100_000;
 
 /// Time to recover after a fault that blocks connections, in multiples of the fault's duration.
 const QUIET_FACTOR: u32 = 4;
@@ -75,6 +72,16 @@ pub(super) enum WorldEvent {
     Rogue,
 }
 
+impl WorldEvent {
+    /// The host that acts.
+    fn host(&self) -> Option<usize> {
+        match self {
+            WorldEvent::Wake(host, _) | WorldEvent::Turn(host) => Some(*host),
+            _ => None,
+        }
+    }
+}
+
 /// What a server sends.
 enum Output {
     Frame(Vec<u8>),
@@ -84,8 +91,7 @@ enum Output {
 
 pub(crate) struct World {
     pub(super) now: Time,
-    /// Events that have happened at the present time.
-    events_at_once: u64,
+    standstill: Standstill,
     pub(super) rng: Rng,
     pub(super) agenda: Agenda<WorldEvent>,
     pub(super) plan: Plan,
@@ -151,7 +157,7 @@ impl World {
         let mut fabric_rng = rng.fork();
         let mut world = World {
             now,
-            events_at_once: 0,
+            standstill: Standstill::default(),
             fabric: Fabric::draw(now, &plan, &mut fabric_rng),
             witness: Witness::default(),
             script: None,
@@ -181,7 +187,8 @@ impl World {
         let planted_host = rng.below(world.plan.hosts as u64) as usize; // fits: index of a host
         for host in 0..world.plan.hosts {
             let records = (oracle.clone(), gates.clone());
-            let addresses = addresses_of(host, (world.plan.hosts, world.plan.family), &world.fabric.cabling);
+            let services = |host| world.fabric.cabling.services(host);
+            let addresses = Addresses::of(host, (world.plan.hosts, world.plan.family), services);
             let program = Program::new(addresses, world.plan.behaviour, rng.fork(), records);
             // Scripts have few moves: the fault strikes on every host, at the first move.
             let is_scripted = world.plan.moves == When::Never
@@ -389,15 +396,6 @@ impl World {
         }
     }
 
-    fn report_standstill(&mut self, event: &WorldEvent) {
-        let event = match event {
-            WorldEvent::Wake(host, _) | WorldEvent::Turn(host) => format!("host {host} is woken again"),
-            _ => "frames arrive".to_owned(),
-        };
-        let what = format!("no time passes: after {EVENTS_AT_ONCE_MAX} events at {} ns {event}", self.now.0);
-        self.oracle.borrow_mut().violation(what);
-    }
-
     fn next_fault(&mut self, rest: Duration) {
         let at =
             self.now + rest + Duration::from_nanos(self.rng.log_uniform(1_000_000, self.plan.fault_ns_max));
@@ -413,18 +411,6 @@ impl World {
     }
 }
 
-/// The addresses of one of `hosts` hosts, and the listeners of the other hosts.
-fn addresses_of(host: usize, (hosts, family): (usize, Family), cabling: &Cabling) -> Addresses {
-    let end = |host| SocketAddr::new(family.address_of(host), 0);
-    let others = (0..hosts).filter(|other| *other != host);
-    Addresses {
-        own: end(host),
-        listeners: cabling.services(host),
-        targets: others.flat_map(|other| cabling.services(other)).collect(),
-        rogues: vec![end(hosts)],
-    }
-}
-
 impl PhasedWorld for World {
     fn step(&mut self) -> bool {
         let now = self.now;
@@ -434,10 +420,9 @@ impl PhasedWorld for World {
         let before = self.packets;
         for _ in 0..EVENTS_PER_STEP {
             let Some((at, event)) = self.agenda.take() else { return false };
-            self.events_at_once = if at > self.now { 0 } else { self.events_at_once + 1 };
             self.now = self.now.max(at);
-            if self.events_at_once == EVENTS_AT_ONCE_MAX {
-                self.report_standstill(&event);
+            if let Err(why) = self.standstill.count(self.now, event.host()) {
+                self.oracle.borrow_mut().violation(why);
                 return false;
             }
             self.handle(event);
