@@ -187,6 +187,12 @@ fn the_proactive_policy_alone_relieves_an_overloaded_server_and_nothing_is_lost(
     scene.close();
 }
 
+/// How often a connection is handed off whose requests these servers have served. It begins at server a.
+fn hand_offs(served_by: &[&str]) -> usize {
+    let changes = served_by.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    changes + usize::from(served_by[0] == "b")
+}
+
 /// Each of two servers has a part of the targets, and hands the requests for the other part off. Each curl sends all of its
 /// requests on one connection.
 #[test]
@@ -220,9 +226,7 @@ fn curl_gets_each_response_from_the_server_that_has_its_target() {
         let targets = served_by.iter().filter(|name| **name == server).count();
         assert!(targets > CURL_REQUESTS / 3, "{targets} of {CURL_REQUESTS} targets belong to {server}");
     }
-    let changes = served_by.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    let first = usize::from(served_by[0] == "b");
-    let moves = CURLS * (changes + first);
+    let moves = CURLS * hand_offs(&served_by);
     println!("{moves} requests of {} were handed off", CURLS * CURL_REQUESTS);
     servers.check_moves(moves);
     servers.stop();
@@ -260,8 +264,7 @@ fn python_and_node_get_each_response_from_the_server_that_has_its_target() {
     let served_by: Vec<&str> = outputs[0].lines().collect();
     assert_eq!(served_by.len(), CURL_REQUESTS);
     assert!(outputs.iter().all(|output| *output == outputs[0]), "each target has one server");
-    let changes = served_by.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    let moves = outputs.len() * (changes + usize::from(served_by[0] == "b"));
+    let moves = outputs.len() * hand_offs(&served_by);
     println!("{moves} requests of {} were handed off", outputs.len() * CURL_REQUESTS);
     servers.check_moves(moves);
     servers.stop();
