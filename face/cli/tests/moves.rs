@@ -22,7 +22,7 @@ use clients::Clients;
 use daemon::terminate;
 use scene::Scene;
 use servers::Servers;
-use spillway_lab::Launch;
+use spillway_lab::{Launch, Process};
 use support::{Client, PATIENCE, eventually, value_of};
 
 const CONNECTIONS: usize = 8;
@@ -187,6 +187,13 @@ fn the_proactive_policy_alone_relieves_an_overloaded_server_and_nothing_is_lost(
     scene.close();
 }
 
+/// What a client that succeeds has printed.
+fn output_of(mut client: Process) -> String {
+    let ended = client.wait(PATIENCE).expect("the client has ended");
+    assert!(ended.success(), "{ended}: {}", client.stderr().unwrap());
+    client.stdout().unwrap()
+}
+
 /// How often a connection is handed off whose requests these servers have served. It begins at server a.
 fn hand_offs(served_by: &[&str]) -> usize {
     let changes = served_by.windows(2).filter(|pair| pair[0] != pair[1]).count();
@@ -208,14 +215,7 @@ fn curl_gets_each_response_from_the_server_that_has_its_target() {
             scene.client.spawn(&Launch::new("curl").args(options).name(format!("curl-{number}"))).unwrap()
         })
         .collect();
-    let outputs: Vec<String> = curls
-        .into_iter()
-        .map(|mut curl| {
-            let ended = curl.wait(PATIENCE).expect("curl has ended");
-            assert!(ended.success(), "{ended}: {}", curl.stderr().unwrap());
-            curl.stdout().unwrap()
-        })
-        .collect();
+    let outputs: Vec<String> = curls.into_iter().map(output_of).collect();
     let served_by: Vec<&str> = outputs[0].lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
     let line = |(at, server): (usize, &&str)| format!("/{} 200 {} {server}\n", at + 1, u8::from(at == 0));
     let expected: String = served_by.iter().enumerate().map(line).collect();
@@ -253,14 +253,7 @@ fn python_and_node_get_each_response_from_the_server_that_has_its_target() {
             scene.client.spawn(&launch.name(format!("client-{number}"))).unwrap()
         })
         .collect();
-    let outputs: Vec<String> = clients
-        .into_iter()
-        .map(|mut client| {
-            let ended = client.wait(PATIENCE).expect("the client has ended");
-            assert!(ended.success(), "{ended}: {}", client.stderr().unwrap());
-            client.stdout().unwrap()
-        })
-        .collect();
+    let outputs: Vec<String> = clients.into_iter().map(output_of).collect();
     let served_by: Vec<&str> = outputs[0].lines().collect();
     assert_eq!(served_by.len(), CURL_REQUESTS);
     assert!(outputs.iter().all(|output| *output == outputs[0]), "each target has one server");
@@ -299,12 +292,10 @@ fn curl_gets_all_responses_on_one_connection_that_moves() {
             servers.command(from, &["move", "http", "--all", "--to", to]);
             (from, to) = (to, from);
         }
-        for (number, mut curl) in curls {
-            let ended = curl.wait(PATIENCE).expect("curl has ended");
-            assert!(ended.success(), "{ended}: {}", curl.stderr().unwrap());
+        for (number, curl) in curls {
             let line = |request: usize| format!("/{number}/{request} 200 {}\n", u8::from(request == 1));
             let expected: String = (1..=CURL_REQUESTS).map(line).collect();
-            assert_eq!(curl.stdout().unwrap(), expected, "curl {number}");
+            assert_eq!(output_of(curl), expected, "curl {number}");
         }
     }
     let moves = moved().iter().sum::<u64>();
@@ -313,9 +304,8 @@ fn curl_gets_all_responses_on_one_connection_that_moves() {
     for (refused, arguments) in [("501", ["--data", "body"]), ("431", ["--header", &long])] {
         let report = ["--output", "/dev/null", "--write-out", "%{http_code}"];
         let url = url("refused");
-        let mut curl = curl(refused, &[&report[..], &arguments, &[url.as_str()]].concat());
-        assert!(curl.wait(PATIENCE).unwrap().success(), "{}", curl.stderr().unwrap());
-        assert_eq!(curl.stdout().unwrap(), refused);
+        let curl = curl(refused, &[&report[..], &arguments, &[url.as_str()]].concat());
+        assert_eq!(output_of(curl), refused);
     }
     servers.check_moves(usize::try_from(moves).unwrap());
     servers.stop();
