@@ -4,6 +4,7 @@
 //! sent after it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use spillway_stack_server::{Arrival, Attachment, Movable, Purpose, RequestCommand, RequestEvent, ServerId};
 use spillway_transport::{Application, Conn, Event, Time, Transport};
@@ -15,8 +16,11 @@ use super::replies::{Replies, empty};
 /// Maximum number of bytes that a client may send ahead. With the head of a request, which may be incomplete, they are an
 /// attachment of permitted length.
 const WINDOW_BYTES: usize = 55 * 1024;
-/// How often the server tries to hand a request off. A loaded host may not answer in the time of an attempt.
-const ATTEMPTS_MAX: u8 = 8;
+/// How often the server tries to hand a request off: for a second at least, and for four if the other server is silent. A host
+/// with too little CPU may not answer for some hundred milliseconds.
+const ATTEMPTS_MAX: u8 = 100;
+/// Time after which a hand-off that has failed is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// The protocol of attachments: the bytes that the client may still send (4), whether it has ended its direction (1), the
 /// attempts to hand the first request off (1), and the requests that it has sent.
 const PROTOCOL: &str = "spillway-lab-requests";
@@ -30,6 +34,8 @@ pub(crate) struct RequestServer<P: Protocol> {
     held: Held,
     /// What the server of the stack is to do with connections' requests.
     commands: VecDeque<(Conn, RequestCommand)>,
+    /// Connections whose hand-off is tried again, in the order of the times.
+    retries: VecDeque<(Time, Conn)>,
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +73,13 @@ enum Stop {
 
 impl<P: Protocol> RequestServer<P> {
     pub(crate) fn new(protocol: P) -> RequestServer<P> {
-        RequestServer { protocol, clients: BTreeMap::new(), held: Held::default(), commands: VecDeque::new() }
+        RequestServer {
+            protocol,
+            clients: BTreeMap::new(),
+            held: Held::default(),
+            commands: VecDeque::new(),
+            retries: VecDeque::new(),
+        }
     }
 
     /// Executes requests, sends replies, and grants what the client may send.
@@ -201,12 +213,20 @@ impl<P: Protocol> Application for RequestServer<P> {
         self.work(conn, out);
     }
 
-    fn handle_timeout<T: Transport>(&mut self, _now: Time, _out: &mut T) {}
+    fn handle_timeout<T: Transport>(&mut self, now: Time, out: &mut T) {
+        while let Some((_, conn)) = self.retries.front().copied().filter(|(at, _)| *at <= now) {
+            self.retries.pop_front();
+            if let Some(client) = self.clients.get_mut(&conn) {
+                client.is_leaving = false;
+            }
+            self.work(conn, out);
+        }
+    }
 
     fn end_of_turn<T: Transport>(&mut self, _now: Time, _out: &mut T) {}
 
     fn poll_timeout(&self) -> Option<Time> {
-        None
+        self.retries.front().map(|(at, _)| *at)
     }
 }
 
@@ -239,14 +259,9 @@ impl<P: Protocol> Movable for RequestServer<P> {
         self.commands.pop_front()
     }
 
-    fn on_request<T: Transport>(&mut self, _now: Time, event: RequestEvent, out: &mut T) {
+    fn on_request<T: Transport>(&mut self, now: Time, event: RequestEvent, _out: &mut T) {
         match event {
-            RequestEvent::Stays { conn, .. } => {
-                if let Some(client) = self.clients.get_mut(&conn) {
-                    client.is_leaving = false;
-                    self.work(conn, out);
-                }
-            }
+            RequestEvent::Stays { conn, .. } => self.retries.push_back((now + RETRY_AFTER, conn)),
             // The client has its response, or has learned of the end from its connection.
             RequestEvent::Ended { .. } => {}
         }
@@ -386,6 +401,7 @@ mod tests {
         let requests = [get(&elsewhere), get(&here)].concat();
         server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: requests.as_bytes() }, &mut out);
         let (why, hand_off) = (OrderResult::Busy, (CONN, RequestCommand::HandOff(ServerId(2))));
+        let mut now = Time::ZERO;
         for attempt in 0..ATTEMPTS_MAX {
             assert_eq!(server.poll_request_command(Time::ZERO), Some(hand_off));
             assert_eq!(out.sent, b"", "attempt {attempt}");
@@ -397,8 +413,14 @@ mod tests {
                 server.on_migrated(Time::ZERO, CONN, &arrival, &mut out);
                 assert_eq!(server.poll_request_command(Time::ZERO), None, "whether it stays follows");
             }
-            server.on_request(Time::ZERO, RequestEvent::Stays { conn: CONN, why }, &mut out);
+            server.on_request(now, RequestEvent::Stays { conn: CONN, why }, &mut out);
+            assert_eq!(server.poll_timeout(), Some(now + RETRY_AFTER));
+            server.handle_timeout(now, &mut out);
+            assert_eq!(server.poll_request_command(now), None, "it is not time yet");
+            now = now + RETRY_AFTER;
+            server.handle_timeout(now, &mut out);
         }
+        assert_eq!(server.poll_timeout(), None);
         assert_eq!(server.poll_request_command(Time::ZERO), None);
         let sent = String::from_utf8(out.sent).unwrap();
         assert!(sent.starts_with("HTTP/1.1 503 ") && sent.ends_with(&here), "{sent}");
