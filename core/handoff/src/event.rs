@@ -135,13 +135,15 @@ pub enum Event {
         /// The flow of the connection.
         flow: Flow,
     },
-    /// A connection is to come here. From now on the client's packets may arrive before it. Drivers whose packets do not all
-    /// pass [`sort`](crate::Agent::sort), such as those of a kernel's connections, divert the flow's packets before they send
-    /// the next datagram, and pass these to it. [`Import`](Event::Import), [`Deliver`](Event::Deliver) or
+    /// A connection is to come here: then the client's packets may arrive before it. The driver holds the flow's packets from
+    /// now on, and calls [`expected`](crate::Agent::expected). Only for drivers that have called
+    /// [`announce_arrivals`](crate::Agent::announce_arrivals). [`Import`](Event::Import), [`Deliver`](Event::Deliver) or
     /// [`Refused`](Event::Refused) ends this; until then the event may come again for another move of the flow.
     Expect {
         /// The flow of the connection.
         flow: Flow,
+        /// The generation of the move, for `expected`.
+        generation: u64,
     },
     /// Check whether the stack can import the state; then call [`checked`](crate::Agent::checked).
     Check {
@@ -165,6 +167,8 @@ pub enum Event {
     },
     /// Deliver frames of a connection that the stack has.
     Deliver {
+        /// The flow of the connection.
+        flow: Flow,
         /// The frames.
         frames: Vec<Vec<u8>>,
     },

@@ -1,24 +1,26 @@
-//! The stack with the flows of its connections: what the application sends and receives through.
+//! A TCP with the flows of its connections: what the application sends and receives through.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use spillway_tcp::{ExportError, ImportError, Importable, Stack};
+use spillway_tcp::Stack;
 use spillway_transport::{Chunk, Conn, Full, Time, Transport};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
 use spillway_wire::state::{Attachment, ConnectionState, HandedRequest, StateError};
 use spillway_wire::switch::{Endpoint, Flow};
 
+use crate::tcp::{ConnectionEnds, Tcp};
+
 /// A state with this number of bytes to send is accepted also if this server's send buffer is smaller: the buffer of the
 /// source may be larger.
 const QUEUE_BYTES_ACCEPTED: usize = 1 << 20;
 
-/// The stack, and which connections belong to flows of a service.
+/// The TCP of a server, and which connections belong to flows of a service.
 #[derive(Debug)]
-pub struct Connections {
-    stack: Stack,
+pub struct Connections<S = Stack> {
+    tcp: S,
     /// The services' endpoints, by the index of their listeners.
     services: Vec<Endpoint>,
     flows: BTreeMap<Conn, Flow>,
@@ -28,25 +30,25 @@ pub struct Connections {
     aborted: Vec<(Conn, Flow)>,
 }
 
-impl Connections {
+impl<S: Tcp> Connections<S> {
     /// `services`: the endpoint to which clients of each listener connect, by the listener's index.
-    pub(crate) fn new(stack: Stack, services: Vec<Endpoint>) -> Connections {
-        Connections { stack, services, flows: BTreeMap::new(), conns: BTreeMap::new(), aborted: Vec::new() }
+    pub(crate) fn new(tcp: S, services: Vec<Endpoint>) -> Connections<S> {
+        Connections { tcp, services, flows: BTreeMap::new(), conns: BTreeMap::new(), aborted: Vec::new() }
     }
 
-    /// The stack.
-    pub fn stack(&self) -> &Stack {
-        &self.stack
+    /// The TCP.
+    pub fn stack(&self) -> &S {
+        &self.tcp
     }
 
-    /// The stack, for the driver: its next hops, errors and limits.
-    pub fn stack_mut(&mut self) -> &mut Stack {
-        &mut self.stack
+    /// The TCP, for the driver: its next hops, errors and limits.
+    pub fn stack_mut(&mut self) -> &mut S {
+        &mut self.tcp
     }
 
     /// The number of connections, without half-open ones: those have places of their own, and may be forged.
     pub fn established(&self) -> usize {
-        self.stack.connections().saturating_sub(self.stack.half_open_connections())
+        self.tcp.established()
     }
 
     /// The flow of a connection that a client of a service has opened.
@@ -110,146 +112,163 @@ impl Connections {
         core::mem::take(&mut self.aborted).into_iter().map(|(_, flow)| flow).collect()
     }
 
-    /// Removes a connection from the stack. Returns its state.
-    pub(crate) fn export(&mut self, now: Time, conn: Conn) -> Result<ConnectionState, ExportError> {
-        let state = self.stack.export(now, conn)?;
+    /// Removes a connection from the TCP. Returns its state; `None` if it cannot be exported.
+    pub(crate) fn export(&mut self, now: Time, conn: Conn) -> Option<ConnectionState> {
+        let state = self.tcp.export(now, conn)?;
         self.remove(conn);
-        Ok(state)
+        Some(state)
     }
 
-    /// An exported connection has ended, or is lost: the stack answers its segments by resets. `place`: where this server
-    /// has connections of the flow's service.
-    pub(crate) fn end_exported(&mut self, now: Time, flow: Flow, place: Endpoint) {
-        if let Some(flow) = spillway_tcp::Flow::new(place.into(), flow.client().into()) {
-            self.stack.end_exported(now, flow);
+    /// Ends a connection without a segment. Returns false if it has ended already.
+    pub(crate) fn discard(&mut self, now: Time, conn: Conn) -> bool {
+        let is_discarded = self.tcp.discard(now, conn);
+        if is_discarded {
+            self.remove(conn);
         }
+        is_discarded
     }
 
-    /// Reads the state of a connection that comes from another server: as [`read`](Self::read), and its queue must not be too
-    /// long.
-    pub(crate) fn read_coming(
+    /// Checks the state of a connection that comes from another server, at this server's place of the service. Its queue must
+    /// not be too long.
+    pub(crate) fn check(
         &mut self,
         now: Time,
         state: &Chunks,
         ends: (&Flow, Endpoint),
-    ) -> Result<ExportedConnection, Reason> {
-        let connection = self.read(now, state, ends)?;
+    ) -> Result<ComingConnection<S::Checked>, Reason> {
+        let state = read(state, ends)?;
         // A source could otherwise fill this server's memory: 16 MiB for each connection.
-        if connection.queued > self.stack.settings().send_buffer_bytes.max(QUEUE_BYTES_ACCEPTED) {
+        if state.sending.queue.len() > self.tcp.queue_bytes_max().max(QUEUE_BYTES_ACCEPTED) {
             return Err(Reason::TooLarge);
         }
-        Ok(connection)
+        let checked = self.tcp.check(now, &state)?;
+        Ok(ComingConnection { checked, about: About::of(state) })
     }
 
-    /// Reads a state, and checks that it is that of the flow's connection, and that the stack can import it at this server's
-    /// place of the service.
-    pub(crate) fn read(
+    /// Imports a connection that comes from another server. `None` if this is not possible any more.
+    pub(crate) fn import(&mut self, now: Time, flow: Flow, checked: S::Checked) -> Option<Conn> {
+        let conn = self.tcp.import(now, checked)?;
+        self.insert(conn, flow);
+        Some(conn)
+    }
+
+    /// Continues a connection that was exported here and has not moved. `None` if this is not possible.
+    pub(crate) fn take_back(
         &mut self,
         now: Time,
         state: &Chunks,
         (flow, place): (&Flow, Endpoint),
-    ) -> Result<ExportedConnection, Reason> {
-        let state = ConnectionState::decode(state).map_err(|error| match error {
-            StateError::Version(_) => Reason::Version,
-            StateError::Features(_) => Reason::Feature,
-            StateError::TooMany(_) => Reason::TooLarge,
-            _ => Reason::Damaged,
-        })?;
-        // The switch lets the source move this flow only, not that of another client.
-        if Endpoint::from(state.peer) != flow.client() {
-            return Err(Reason::Invalid);
-        }
-        let state = ConnectionState { local: place.into(), ..state };
-        let importable = self.stack.check_import(now, &state).map_err(|error| match error {
-            ImportError::Full => Reason::NoRoom,
-            ImportError::Family => Reason::Family,
-            ImportError::TooMuch(_) => Reason::TooLarge,
-            ImportError::Present | ImportError::Contradiction(_) => Reason::Invalid,
-        })?;
-        let ConnectionState { peer, listener, attachment, request, sending, .. } = state;
-        let queued = sending.queue.len();
-        Ok(ExportedConnection { importable, peer, listener, attachment, request, queued })
-    }
-
-    /// Imports a connection. `None` if the stack cannot import it any more.
-    pub(crate) fn import(&mut self, now: Time, flow: Flow, importable: Importable) -> Option<Conn> {
-        let conn = self.stack.import_checked(now, importable).ok()?;
-        self.insert(conn, flow);
-        Some(conn)
+    ) -> Option<(Conn, About)> {
+        let state = read(state, (flow, place)).ok()?;
+        let conn = self.tcp.take_back(now, &state)?;
+        self.insert(conn, *flow);
+        Some((conn, About::of(state)))
     }
 }
 
-/// A connection that a server has exported, and that the stack can import.
+/// Reads a state, and checks that it is that of the flow's connection. `place`: where this server has connections of the
+/// service.
+fn read(state: &Chunks, (flow, place): (&Flow, Endpoint)) -> Result<ConnectionState, Reason> {
+    let state = ConnectionState::decode(state).map_err(|error| match error {
+        StateError::Version(_) => Reason::Version,
+        StateError::Features(_) => Reason::Feature,
+        StateError::TooMany(_) => Reason::TooLarge,
+        _ => Reason::Damaged,
+    })?;
+    // The switch lets the source move this flow only, not that of another client.
+    if Endpoint::from(state.peer) != flow.client() {
+        return Err(Reason::Invalid);
+    }
+    Ok(ConnectionState { local: place.into(), ..state })
+}
+
+/// The ends of a flow's connection at this server.
+pub(crate) fn ends_of(flow: &Flow, place: Endpoint) -> ConnectionEnds {
+    ConnectionEnds { local: place.into(), peer: flow.client().into() }
+}
+
+/// A connection of another server that this one can import.
 #[derive(Debug)]
-pub(crate) struct ExportedConnection {
-    pub(crate) importable: Importable,
+pub(crate) struct ComingConnection<C> {
+    pub(crate) checked: C,
+    pub(crate) about: About,
+}
+
+/// What the server and its application read of a connection's state.
+#[derive(Debug)]
+pub(crate) struct About {
     pub(crate) peer: SocketAddr,
     pub(crate) listener: Option<u16>,
     pub(crate) attachment: Option<Attachment>,
     pub(crate) request: Option<HandedRequest>,
-    /// Bytes to send.
-    queued: usize,
 }
 
-impl Transport for Connections {
+impl About {
+    fn of(state: ConnectionState) -> About {
+        let ConnectionState { peer, listener, attachment, request, .. } = state;
+        About { peer, listener, attachment, request }
+    }
+}
+
+impl<S: Tcp> Transport for Connections<S> {
     fn connect(&mut self, now: Time, target: SocketAddr) -> Result<Conn, Full> {
-        self.stack.connect(now, target)
+        self.tcp.connect(now, target)
     }
 
     fn set_listening(&mut self, listener: u16, open: bool) {
-        self.stack.set_listening(listener, open);
+        self.tcp.set_listening(listener, open);
     }
 
     fn room(&self, conn: Conn) -> usize {
-        self.stack.room(conn)
+        self.tcp.room(conn)
     }
 
     fn send(&mut self, conn: Conn, bytes: &[u8]) -> usize {
-        self.stack.send(conn, bytes)
+        self.tcp.send(conn, bytes)
     }
 
     fn want_room(&mut self, conn: Conn) {
-        self.stack.want_room(conn);
+        self.tcp.want_room(conn);
     }
 
     fn send_chunk(&mut self, conn: Conn, chunk: Chunk) -> Result<(), Chunk> {
-        self.stack.send_chunk(conn, chunk)
+        self.tcp.send_chunk(conn, chunk)
     }
 
     fn take_recycled_chunk(&mut self) -> Option<Chunk> {
-        self.stack.take_recycled_chunk()
+        self.tcp.take_recycled_chunk()
     }
 
     fn queued(&self, conn: Conn) -> usize {
-        self.stack.queued(conn)
+        self.tcp.queued(conn)
     }
 
     fn held(&self, conn: Conn) -> usize {
-        self.stack.held(conn)
+        self.tcp.held(conn)
     }
 
     fn held_by_all(&self) -> usize {
-        self.stack.held_by_all()
+        self.tcp.held_by_all()
     }
 
     fn grant(&mut self, conn: Conn, bytes: u32) {
-        self.stack.grant(conn, bytes);
+        self.tcp.grant(conn, bytes);
     }
 
     fn release(&mut self, conn: Conn, through: u64) {
-        self.stack.release(conn, through);
+        self.tcp.release(conn, through);
     }
 
     fn watch_acknowledged(&mut self, conn: Conn, on: bool) {
-        self.stack.watch_acknowledged(conn, on);
+        self.tcp.watch_acknowledged(conn, on);
     }
 
     fn finish(&mut self, conn: Conn) {
-        self.stack.finish(conn);
+        self.tcp.finish(conn);
     }
 
     fn abort(&mut self, conn: Conn) {
-        self.stack.abort(conn);
+        self.tcp.abort(conn);
         // No event follows, but the agent must learn that the connection has ended.
         let flow = self.remove(conn);
         self.aborted.extend(flow.map(|flow| (conn, flow)));
@@ -334,7 +353,7 @@ mod tests {
         let (mut connections, (flow, place)) = server(10_000);
         let mut check = |client| {
             let state = state_of(client, 0);
-            connections.read_coming(NOW, &state, (&flow, place)).map(|connection| connection.peer)
+            connections.check(NOW, &state, (&flow, place)).map(|connection| connection.about.peer)
         };
         assert_eq!(check("10.0.0.2:1000"), Ok(end("10.0.0.2:1000")));
         for client in ["10.0.0.2:1001", "10.0.0.9:1000", "[2001:db8::2]:1000"] {
@@ -349,9 +368,9 @@ mod tests {
             let (mut connections, (flow, place)) = server(send_buffer_bytes);
             let [longest, longer] = [0, 1].map(|more| state_of("10.0.0.2:1000", queued_max + more));
             let ends = (&flow, place);
-            assert!(connections.read_coming(NOW, &longest, ends).is_ok());
-            assert_eq!(connections.read_coming(NOW, &longer, ends).err(), Some(Reason::TooLarge));
-            assert!(connections.read(NOW, &longer, ends).is_ok());
+            assert!(connections.check(NOW, &longest, ends).is_ok());
+            assert_eq!(connections.check(NOW, &longer, ends).err(), Some(Reason::TooLarge));
+            assert!(connections.take_back(NOW, &longer, ends).is_some());
         }
     }
 }

@@ -1,9 +1,10 @@
-//! A server's TCP stack whose connections move to other servers and come from them, without I/O: joins the stack of
-//! `spillway-tcp` with the agent of `spillway-handoff` (Capybara §3.3; docs/moves.md).
+//! A server whose TCP connections move to other servers and come from them, without I/O: joins the stack of `spillway-tcp`, or
+//! another TCP, with the agent of `spillway-handoff` (Capybara §3.3; docs/moves.md).
 //!
 //! - `server`: [`Server`] has the verbs of a driver, in turns as those of [`spillway_tcp::drive`]
 //! - `application`: what an application adds to an [`Application`](spillway_transport::Application): [`Movable`]
-//! - `connections`: the stack, and the flows of its connections: the application's transport
+//! - `tcp`: the TCP beneath: [`Tcp`]
+//! - `connections`: the TCP, and the flows of its connections: the application's transport
 //! - `commands`: commands about requests that are handed off, which wait
 //! - `policy`: the moves that a policy decides; `meter`: the measurements of a server's load
 //! - `orders`: moves that wait until the application's request has ended
@@ -31,6 +32,7 @@ mod policy;
 mod reply_source;
 mod reservations;
 mod server;
+mod tcp;
 
 pub use application::{Arrival, Movable, OwnLoad, RequestCommand, RequestEvent};
 pub use blackout::{BLACKOUT_BOUNDS_US, BlackoutCounts};
@@ -46,3 +48,4 @@ pub use spillway_policy::migration::{
 };
 pub use spillway_policy::{OutOfBounds, Override};
 pub use spillway_wire::state::{Attachment, AttachmentError};
+pub use tcp::{ConnectionEnds, Tcp};

@@ -1,4 +1,4 @@
-//! A server: its stack, its agent, and the moves of its connections.
+//! A server: its TCP, its agent, and the moves of its connections.
 
 mod drive;
 mod events;
@@ -27,23 +27,25 @@ use crate::orders::{ORDERS_MAX, Order, OrderError, OrderResult, Orders};
 use crate::policy::{DecisionCounts, Policy, PolicySettings};
 use crate::reply_source::ReplySource;
 use crate::reservations::Reservations;
+use crate::tcp::Tcp;
 
 /// Maximum number of results that wait for [`Server::poll_result`]: one for each order. Beyond it the oldest is dropped.
 const RESULTS_MAX: usize = ORDERS_MAX;
 
-/// A server of one or several services whose connections move. A driver calls its methods in turns:
+/// A server of one or several services whose connections move, on the user-level stack or another [`Tcp`]. A driver calls its
+/// methods in turns:
 ///
 /// 1. [`begin_turn`](Self::begin_turn);
 /// 2. [`deliver`](Self::deliver) for each frame, and [`handle_datagram`](Self::handle_datagram) for each datagram of the
 ///    switch and of other servers;
 /// 3. [`end_turn`](Self::end_turn);
-/// 4. [`poll_transmit`](Self::poll_transmit) until it returns `None`; then [`frames_sent`](Self::frames_sent), when the
-///    device has taken all of these frames: the server exports connections there, and their states must not overtake
-///    their last frames;
+/// 4. with the user-level stack [`poll_transmit`](Self::poll_transmit) until it returns `None`; then
+///    [`frames_sent`](Self::frames_sent), when the device has taken all of these frames: the server exports connections
+///    there, and their states must not overtake their last frames;
 /// 5. [`poll_datagram`](Self::poll_datagram) until it returns `None`.
 #[derive(Debug)]
-pub struct Server {
-    connections: Connections,
+pub struct Server<S: Tcp = Stack> {
+    connections: Connections<S>,
     /// `None`: no connection of this server moves.
     agent: Option<Agent>,
     /// Maximum number of connections; the agent states the free places to the switch.
@@ -54,7 +56,7 @@ pub struct Server {
     /// Requests that have come with their connections, and are neither served nor on their way to another server.
     requests: BTreeMap<Flow, HandedRequest>,
     commands: WaitingCommands,
-    reservations: Reservations,
+    reservations: Reservations<S::Checked>,
     policy: Policy,
     /// Requests since the last look at the load.
     served: u32,
@@ -86,16 +88,19 @@ pub struct Counters {
     pub muted: u64,
 }
 
-impl Server {
-    /// `services`: the endpoint of each service, by the index of its listener. The stack has these listeners, at the place
+impl<S: Tcp> Server<S> {
+    /// `services`: the endpoint of each service, by the index of its listener. The TCP has these listeners, at the place
     /// where this server has connections of the service; those of services whose original owner is another server stay
     /// closed.
     /// Without an agent no connection moves.
-    pub fn new(stack: Stack, agent: Option<Agent>, services: impl IntoIterator<Item = Endpoint>) -> Server {
-        let settings = stack.settings();
-        let connections_max = settings.connections_max.saturating_sub(settings.half_open_max) as usize;
+    pub fn new(tcp: S, agent: Option<Agent>, services: impl IntoIterator<Item = Endpoint>) -> Server<S> {
+        let connections_max = tcp.connections_max();
+        let mut agent = agent;
+        if let Some(agent) = agent.as_mut().filter(|_| S::HOLDS_PACKETS) {
+            agent.announce_arrivals();
+        }
         Server {
-            connections: Connections::new(stack, services.into_iter().collect()),
+            connections: Connections::new(tcp, services.into_iter().collect()),
             agent,
             connections_max,
             orders: Orders::default(),
@@ -113,21 +118,13 @@ impl Server {
         }
     }
 
-    /// Gives segments from `place`, where this server has connections of a service, the service's address and port: in host
-    /// mode replies pass no switch that does it. (A switch in gateway mode drops such segments.) Both addresses have one
-    /// family.
-    pub fn reply_as(&mut self, service: SocketAddr, place: SocketAddr) {
-        debug_assert_eq!(service.is_ipv4(), place.is_ipv4(), "the driver has compared the families");
-        self.reply_source = Some(ReplySource { place, service });
-    }
-
-    /// The stack with its connections.
-    pub fn connections(&self) -> &Connections {
+    /// The TCP with its connections.
+    pub fn connections(&self) -> &Connections<S> {
         &self.connections
     }
 
-    /// The stack with its connections, for the driver.
-    pub fn connections_mut(&mut self) -> &mut Connections {
+    /// The TCP with its connections, for the driver.
+    pub fn connections_mut(&mut self) -> &mut Connections<S> {
         &mut self.connections
     }
 
@@ -256,26 +253,6 @@ impl Server {
         self.agent.as_ref()?.place_of(flow.service())
     }
 
-    /// Writes the next frame to send, and returns its length in bytes. Frames of connections that this server may not
-    /// own any more are not sent; TCP retransmits them.
-    #[must_use]
-    pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
-        loop {
-            let length = self.connections.stack_mut().poll_transmit(now, slot)?;
-            let Some(agent) = &self.agent else { return Some(length) };
-            let ends = slot.get(..length).and_then(Ends::of);
-            if ends.is_none_or(|ends| agent.may_transmit(now, (ends.source, ends.target))) {
-                let rewritten =
-                    self.reply_source.filter(|reply| ends.is_some_and(|ends| ends.source == reply.place));
-                if let (Some(reply), Some(frame)) = (rewritten, slot.get_mut(..length)) {
-                    reply.apply(frame);
-                }
-                return Some(length);
-            }
-            self.counters.muted += 1;
-        }
-    }
-
     /// The next datagram to send.
     pub fn poll_datagram(&mut self, now: Time) -> Option<Transmit> {
         self.agent.as_mut()?.poll_transmit(now)
@@ -311,5 +288,36 @@ impl Server {
         let agent = self.agent.as_ref().map(Agent::poll_timeout);
         let others = [agent, self.policy.poll_timeout(), self.commands.poll_timeout()];
         stack.into_iter().chain(others).flatten().min()
+    }
+}
+
+/// What only a server on the user-level stack has: it makes frames.
+impl Server {
+    /// Gives segments from `place`, where this server has connections of a service, the service's address and port: in host
+    /// mode replies pass no switch that does it. (A switch in gateway mode drops such segments.) Both addresses have one
+    /// family.
+    pub fn reply_as(&mut self, service: SocketAddr, place: SocketAddr) {
+        debug_assert_eq!(service.is_ipv4(), place.is_ipv4(), "the driver has compared the families");
+        self.reply_source = Some(ReplySource { place, service });
+    }
+
+    /// Writes the next frame to send, and returns its length in bytes. Frames of connections that this server may not
+    /// own any more are not sent; TCP retransmits them.
+    #[must_use]
+    pub fn poll_transmit(&mut self, now: Time, slot: &mut [u8]) -> Option<usize> {
+        loop {
+            let length = self.connections.stack_mut().poll_transmit(now, slot)?;
+            let Some(agent) = &self.agent else { return Some(length) };
+            let ends = slot.get(..length).and_then(Ends::of);
+            if ends.is_none_or(|ends| agent.may_transmit(now, (ends.source, ends.target))) {
+                let rewritten =
+                    self.reply_source.filter(|reply| ends.is_some_and(|ends| ends.source == reply.place));
+                if let (Some(reply), Some(frame)) = (rewritten, slot.get_mut(..length)) {
+                    reply.apply(frame);
+                }
+                return Some(length);
+            }
+            self.counters.muted += 1;
+        }
     }
 }

@@ -1,8 +1,11 @@
-//! Live connections of an unmodified client move between two servers on the user-level stack, through a switch process.
+//! Live connections of an unmodified client move between two servers, on the user-level stack or on the kernel's, through a
+//! switch process.
 //! Skipped without root.
 
 #[path = "moves/clients.rs"]
 mod clients;
+#[path = "moves/partitioned.rs"]
+mod partitioned;
 #[path = "moves/servers.rs"]
 mod servers;
 // The tests of the switch use all of the daemon and of the scene.
@@ -192,77 +195,6 @@ fn output_of(mut client: Process) -> String {
     let ended = client.wait(PATIENCE).expect("the client has ended");
     assert!(ended.success(), "{ended}: {}", client.stderr().unwrap());
     client.stdout().unwrap()
-}
-
-/// How often a connection is handed off whose requests these servers have served. It begins at server a.
-fn hand_offs(served_by: &[&str]) -> usize {
-    let changes = served_by.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    changes + usize::from(served_by[0] == "b")
-}
-
-/// Each of two servers has a part of the targets, and hands the requests for the other part off. Each curl sends all of its
-/// requests on one connection.
-#[test]
-fn curl_gets_each_response_from_the_server_that_has_its_target() {
-    let Some(scene) = Scene::start_with(0, false) else { return };
-    let daemon = scene.start_daemon();
-    let servers = Servers::start_partitioned(&scene);
-    let curls: Vec<_> = (0..CURLS)
-        .map(|number| {
-            let url = format!("http://{}/[1-{CURL_REQUESTS}]", scene.service());
-            let report = " %{http_code} %{num_connects} %header{served-by}\\n";
-            let options = ["--silent", "--show-error", "--max-time", "60", "--write-out", report, &url];
-            scene.client.spawn(&Launch::new("curl").args(options).name(format!("curl-{number}"))).unwrap()
-        })
-        .collect();
-    let outputs: Vec<String> = curls.into_iter().map(output_of).collect();
-    let served_by: Vec<&str> = outputs[0].lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
-    let line = |(at, server): (usize, &&str)| format!("/{} 200 {} {server}\n", at + 1, u8::from(at == 0));
-    let expected: String = served_by.iter().enumerate().map(line).collect();
-    for (number, output) in outputs.iter().enumerate() {
-        assert_eq!(*output, expected, "curl {number}");
-    }
-    for server in ["a", "b"] {
-        let targets = served_by.iter().filter(|name| **name == server).count();
-        assert!(targets > CURL_REQUESTS / 3, "{targets} of {CURL_REQUESTS} targets belong to {server}");
-    }
-    let moves = CURLS * hand_offs(&served_by);
-    println!("{moves} requests of {} were handed off", CURLS * CURL_REQUESTS);
-    servers.check_moves(moves);
-    servers.stop();
-    terminate(daemon);
-    scene.close();
-}
-
-/// As above, with Python's http.client and Node. Each gets all of its responses on one connection.
-#[test]
-fn python_and_node_get_each_response_from_the_server_that_has_its_target() {
-    let Some(scene) = Scene::start_with(0, false) else { return };
-    let daemon = scene.start_daemon();
-    let servers = Servers::start_partitioned(&scene);
-    let (host, port) = (scene.service().ip().to_string(), scene.service().port().to_string());
-    let requests = CURL_REQUESTS.to_string();
-    let scripts = [
-        ("/usr/bin/python3", "-c", include_str!("moves/http.py")),
-        ("node", "-e", include_str!("moves/http.js")),
-    ];
-    let clients = scripts.iter().cycle().take(2 * scripts.len()).enumerate();
-    let clients: Vec<_> = clients
-        .map(|(number, (program, option, script))| {
-            let launch = Launch::new(*program).args([*option, *script, &host, &port, &requests]);
-            scene.client.spawn(&launch.name(format!("client-{number}"))).unwrap()
-        })
-        .collect();
-    let outputs: Vec<String> = clients.into_iter().map(output_of).collect();
-    let served_by: Vec<&str> = outputs[0].lines().collect();
-    assert_eq!(served_by.len(), CURL_REQUESTS);
-    assert!(outputs.iter().all(|output| *output == outputs[0]), "each target has one server");
-    let moves = outputs.len() * hand_offs(&served_by);
-    println!("{moves} requests of {} were handed off", outputs.len() * CURL_REQUESTS);
-    servers.check_moves(moves);
-    servers.stop();
-    terminate(daemon);
-    scene.close();
 }
 
 /// The connections of curl move back and forth between two requests. Each curl sends all of its requests on one connection.

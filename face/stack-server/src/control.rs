@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use spillway_daemon::{Answers, RequestError, Rights, unknown_service};
 use spillway_metrics::{Declared, Exposition};
-use spillway_moves::{BLACKOUT_BOUNDS_US, Movable, Override};
+use spillway_moves::{BLACKOUT_BOUNDS_US, Movable, Override, Tcp};
+use spillway_tcp::Stack;
 use spillway_wire::handoff::Reason;
 
 use crate::remote::{MoveFailure, Remote};
@@ -91,11 +92,11 @@ pub fn send_request<T: DeserializeOwned>(path: &Path, request: &Request) -> Resu
 
 /// Answers requests for a server that runs on another thread: for
 /// [`ControlPorts::serve`](spillway_daemon::ControlPorts::serve).
-pub struct Control<A>(Remote<A>);
+pub struct Control<A, S: Tcp = Stack>(Remote<A, S>);
 
-impl<A: Movable + 'static> Control<A> {
+impl<A: Movable + 'static, S: Tcp + 'static> Control<A, S> {
     /// Answers for this server.
-    pub fn new(remote: Remote<A>) -> Control<A> {
+    pub fn new(remote: Remote<A, S>) -> Control<A, S> {
         Control(remote)
     }
 
@@ -145,7 +146,7 @@ impl<A: Movable + 'static> Control<A> {
     }
 }
 
-impl<A: Movable + 'static> Answers for Control<A> {
+impl<A: Movable + 'static, S: Tcp + 'static> Answers for Control<A, S> {
     type Request = Request;
     const NOT_A_REQUEST: &'static str = "not a request to a server";
 

@@ -7,25 +7,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_metrics::process::thread_cpu;
-use spillway_moves::{Decision, Meter, Movable, Order, OrderResult, Server, Target};
+use spillway_moves::{Meter, Movable, Server};
 use spillway_net::{Clock, Mailbox};
 use spillway_transport::Time;
-use spillway_wire::switch::Flow;
 use spillway_xdp::{
     BATCH_FRAMES, Device, Driver, Endpoint, Endpoints, Notice as InterfaceNotice, Queues, Turn,
 };
 use tracing::{info, warn};
 
 use crate::about::About;
+use crate::agent::check_peers;
 use crate::datagrams::Datagrams;
 use crate::error::EngineError;
 use crate::interface::{self, Held, Opened};
-use crate::notices::{Notice, Notices, Report};
-use crate::remote::{Remote, Waiters};
+use crate::log::Log;
+use crate::remote::Remote;
 use crate::settings::EngineSettings;
 use crate::station::Station;
 use crate::steps::monotonic_ns;
-use crate::switch_watch::SwitchWatch;
 
 /// The kernel may delay a timeout by this time; by default it may delay it by 50 µs.
 const TIMER_SLACK_NS: NonZeroU64 = NonZeroU64::new(1_000).unwrap();
@@ -43,11 +42,8 @@ pub struct Engine<A> {
     endpoints: Endpoints,
     clock: Clock,
     mailbox: Arc<Mailbox<A, Server>>,
-    waiters: Waiters,
-    about: Arc<About>,
+    log: Log,
     check_at: Time,
-    /// `None`: no connection moves.
-    switch_watch: Option<SwitchWatch>,
     _held: Held,
 }
 
@@ -59,7 +55,7 @@ impl<A: Movable + 'static> Engine<A> {
     /// The interface or the settings cannot be used, or privileges are missing.
     pub fn start(settings: &EngineSettings, application: A) -> Result<Engine<A>, EngineError> {
         if let Some(moves) = &settings.moves {
-            interface::check_peers(&moves.peers)?;
+            check_peers(&moves.peers)?;
         }
         let clock = Clock::start();
         let Opened { sockets, endpoints, kernel, mut server, held, place, mode, own } =
@@ -70,8 +66,8 @@ impl<A: Movable + 'static> Engine<A> {
         if measuring.moves > 0 {
             server.trace_moves(monotonic_ns, measuring.moves);
         }
-        let switch_watch = settings.moves.as_ref().map(|moves| SwitchWatch::new(clock.now(), moves.switch));
         let about = About::new(settings, own, place, mode);
+        let log = Log::new(clock.now(), settings, about);
         let station = Station {
             server,
             application,
@@ -80,7 +76,6 @@ impl<A: Movable + 'static> Engine<A> {
             read_at: Time::ZERO,
             error: None,
             meter: Meter::new(clock.now(), thread_cpu()),
-            notices: Notices::default(),
             frames: 0,
             export_pause: measuring.export_pause,
         };
@@ -90,17 +85,15 @@ impl<A: Movable + 'static> Engine<A> {
             endpoints,
             clock,
             mailbox: Arc::new(Mailbox::new().map_err(EngineError::Host)?),
-            waiters: Waiters::default(),
-            about: Arc::new(about),
+            log,
             check_at: Time::ZERO,
-            switch_watch,
             _held: held,
         })
     }
 
     /// A handle by which other threads order moves and read the status.
     pub fn remote(&self) -> Remote<A> {
-        Remote::new(self.mailbox.remote(), self.waiters.clone(), Arc::clone(&self.about))
+        self.log.remote(self.mailbox.remote())
     }
 
     /// Runs until a [`Remote`] stops it; then resets the connections.
@@ -115,7 +108,7 @@ impl<A: Movable + 'static> Engine<A> {
             if now >= self.check_at {
                 self.check_at = now + CHECK_INTERVAL;
                 self.check_interface()?;
-                self.check_switch(now);
+                self.log.check_switch(now, &self.station.server);
             }
             if self.turn(now)? == Turn::Idle {
                 self.wait()?;
@@ -133,14 +126,6 @@ impl<A: Movable + 'static> Engine<A> {
         Ok(())
     }
 
-    fn check_switch(&mut self, now: Time) {
-        let agent = self.station.server.agent();
-        let Some((watch, agent)) = self.switch_watch.as_mut().zip(agent) else { return };
-        if let Some(notice) = watch.check(now, agent.is_confirmed(now)) {
-            if notice.is_silent { warn!("{notice}") } else { info!("{notice}") }
-        }
-    }
-
     fn turn(&mut self, now: Time) -> io::Result<Turn> {
         if self.mailbox.has_commands() {
             for command in self.mailbox.take() {
@@ -149,66 +134,14 @@ impl<A: Movable + 'static> Engine<A> {
         }
         let turn = self.driver.turn(now, &mut self.station)?;
         self.station.finish_turn(now, !self.driver.device().has_unsent());
-        while let Some((flow, decision)) = self.station.server.poll_decision() {
-            self.report_decision(&flow, &decision);
-        }
-        while let Some(incident) = self.station.server.poll_incident() {
-            self.station.notices.add(incident);
-        }
-        while let Some(report) = self.station.notices.poll(now) {
-            self.report_notice(&report);
-        }
-        while let Some((order, result)) = self.station.server.poll_result() {
-            self.report(&order, result);
-        }
+        self.log.report(now, &mut self.station.server);
         let error = self.station.error.take().or_else(|| self.station.kernel.take_error());
         error.map_or(Ok(turn), Err)
     }
 
-    fn report_decision(&self, flow: &Flow, decision: &Decision) {
-        let to = match decision.target {
-            Target::LeastLoaded(_) => None,
-            Target::Server(server) => Some(server),
-        };
-        let (client, to, reason) = (flow.client(), self.about.name_of(to), decision.reason);
-        info!(%client, to, %reason, "policy moves connection");
-    }
-
-    fn report(&self, order: &Order, result: OrderResult) {
-        let (client, to) = (order.flow.client(), self.about.name_of(order.to));
-        match result {
-            OrderResult::Ended(spillway_handoff::MoveResult::Moved) => info!(%client, to, "connection moved"),
-            other => warn!(%client, to, "connection not moved: {other}"),
-        }
-        self.waiters.report(&order.flow, result);
-    }
-
-    fn report_notice(&self, report: &Report) {
-        let Report { notice, count, client } = *report;
-        let client = client.map(|client| client.to_string());
-        match notice {
-            Notice::NotAuthentic(peer) => warn!(
-                count,
-                "datagrams from {} fail authentication: is its peers_key_file the same?",
-                self.about.name_of(Some(peer))
-            ),
-            Notice::UnknownVersion => warn!(
-                count,
-                "datagrams of an unknown version: upgrade all servers; if all have this version, somebody forges datagrams"
-            ),
-            Notice::Refused(source, reason) => {
-                let from = self.about.name_of(Some(source));
-                warn!(count, client, from, "moves to this server refused, the connections stay: {reason}");
-            }
-            Notice::GivenUp(cause) => warn!(count, client, "connections given up: {cause}"),
-            Notice::NotImported => {
-                warn!(count, client, "connections given up: the stack could not continue them after a move");
-            }
-        }
-    }
-
     fn wait(&mut self) -> io::Result<()> {
-        let due = self.station.poll_timeout().map(|at| at.since(self.clock.now()));
+        let due = self.station.poll_timeout().into_iter().chain(self.log.poll_timeout()).min();
+        let due = due.map(|at| at.since(self.clock.now()));
         let exports = self.station.server.has_exports().then_some(SENT_WAIT);
         let timeout = [due, exports].into_iter().flatten().min();
         let wakes: Vec<BorrowedFd<'_>> =

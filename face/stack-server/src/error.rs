@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use spillway_bpf::BpfError;
 use spillway_daemon::PortError;
+use spillway_kernel_tcp::OpenError;
 use spillway_keys::KeyFileError;
 use spillway_tcp::SettingsError;
 use spillway_wire::packet::ethernet::Mac;
@@ -19,6 +20,8 @@ pub enum EngineError {
     Adapter(AdapterError),
     /// The steering program has no room for the service.
     Program(BpfError),
+    /// The kernel's TCP cannot be used.
+    Kernel(OpenError),
     /// A setting of the stack is not valid.
     Stack(SettingsError),
     /// The kernel has sockets at the stack's port.
@@ -51,6 +54,7 @@ impl fmt::Display for EngineError {
         match self {
             EngineError::Adapter(error) => error.fmt(f),
             EngineError::Program(error) => error.fmt(f),
+            EngineError::Kernel(error) => error.fmt(f),
             EngineError::Stack(error) => error.fmt(f),
             EngineError::Port(address, error) => write!(
                 f,

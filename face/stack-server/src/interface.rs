@@ -1,32 +1,22 @@
-//! Opens the interface with its steering program, and makes the stack and the agent.
+//! Opens the interface with its steering program, and makes the stack.
 
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use spillway_bpf::{AddressRule, Mode};
-use spillway_handoff::{Agent, Limits, MoveTimes, Peer, Service, Settings as AgentSettings};
 use spillway_moves::Server;
 use spillway_net::Clock;
 use spillway_rules::Mode as SwitchMode;
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Listener, OwnAddress, Resolver, Settings, Stack};
 use spillway_transport::{Time, Transport};
-use spillway_wire::handoff::Run;
-use spillway_wire::packet::ethernet::Mac;
 use spillway_xdp::{Adapter, Endpoints, Interface, KernelSide, Lease, Socket, SocketOptions, reserve};
 
+use crate::agent::{agent_of, own_peer, random, set_policy};
 use crate::error::EngineError;
-use crate::settings::{EngineSettings, MoveSettings, PeerServer};
+use crate::settings::{EngineSettings, PeerServer};
 
-/// Heartbeats in each `owner_timeout`. The agent becomes mute after half of that time without an answer.
-const HEARTBEATS_PER_TIMEOUT: u32 = 10;
-/// Maximum interval of heartbeats with a policy: the others decide by the load that they state.
-const HEARTBEAT_INTERVAL_MAX: Duration = Duration::from_millis(10);
-/// Time from the end of a connection until its flow is released at the switch. The last segments may be retransmitted in
-/// this time.
-const RELEASE_AFTER: Duration = Duration::from_secs(5);
 /// One of this many connections is reserved for imports, so that clients cannot prevent moves to this server.
 const IMPORTS_ONE_IN: u32 = 16;
 /// Index of the link port's listener, if there is one.
@@ -107,23 +97,6 @@ pub(crate) fn open(settings: &EngineSettings, clock: &Clock) -> Result<Opened, E
     })
 }
 
-/// This server among its peers, by its Ethernet address.
-fn own_peer(
-    moves: &MoveSettings,
-    interface: &Interface,
-    service: SocketAddr,
-) -> Result<PeerServer, EngineError> {
-    let no_own_peer = || EngineError::NoOwnPeer { interface: interface.name.clone(), mac: interface.mac };
-    let own = moves.peers.iter().find(|peer| peer.mac == interface.mac).ok_or_else(no_own_peer)?;
-    if own.place.is_ipv4() != service.is_ipv4() {
-        return Err(EngineError::Settings(format!(
-            "the place {} of server {:?} has another address family than the service {service}",
-            own.place, own.name
-        )));
-    }
-    Ok(own.clone())
-}
-
 fn stack_settings(
     settings: &EngineSettings,
     interface: &Interface,
@@ -157,82 +130,4 @@ fn stack_settings(
 /// Whether the segments of connections that moved here come from another host's program: replies take another way.
 fn receives_one_way(settings: &EngineSettings) -> bool {
     settings.moves.as_ref().is_some_and(|moves| moves.mode == SwitchMode::Host)
-}
-
-fn agent_of(
-    settings: &EngineSettings,
-    moves: &MoveSettings,
-    own: &PeerServer,
-    now: Time,
-) -> Result<Agent, EngineError> {
-    let original = moves.peers.iter().find(|peer| peer.place == settings.service);
-    let original = original.ok_or(EngineError::NoOriginal(settings.service))?.id;
-    let service = Service { endpoint: settings.service.into(), place: own.place.into(), original };
-    Ok(Agent::new(
-        now,
-        AgentSettings {
-            id: own.id,
-            key: moves.key.clone(),
-            peers_key: moves.peers_key.clone(),
-            run: fresh_run()?,
-            mac: own.mac,
-            services: vec![service],
-            peers: moves.peers.iter().map(|peer| Peer { id: peer.id, mac: peer.mac }).collect(),
-            heartbeat: heartbeat(moves),
-            owner_timeout: moves.owner_timeout,
-            times: MoveTimes::default(),
-            time_wait: RELEASE_AFTER,
-            limits: Limits::default(),
-        },
-    ))
-}
-
-fn heartbeat(moves: &MoveSettings) -> Duration {
-    let longest = moves.owner_timeout / HEARTBEATS_PER_TIMEOUT;
-    if moves.policy.is_some() { longest.min(HEARTBEAT_INTERVAL_MAX) } else { longest }
-}
-
-fn set_policy(server: &mut Server, settings: &EngineSettings) -> Result<(), EngineError> {
-    let Some(policy) = settings.moves.as_ref().and_then(|moves| moves.policy) else { return Ok(()) };
-    let mut seed = [0; 8];
-    random(&mut seed)?;
-    server
-        .set_policy(policy, u64::from_ne_bytes(seed))
-        .map_err(|error| EngineError::Settings(error.to_string()))
-}
-
-fn fresh_run() -> Result<Run, EngineError> {
-    loop {
-        let mut bytes = [0; 8];
-        random(&mut bytes)?;
-        if let Some(run) = Run::new(u64::from_ne_bytes(bytes)) {
-            return Ok(run);
-        }
-    }
-}
-
-fn random(bytes: &mut [u8]) -> Result<(), EngineError> {
-    getrandom::fill(bytes).map_err(|error| EngineError::Host(io::Error::other(error)))
-}
-
-/// Checks that no two servers have the same name, id or Ethernet address, and that all have an Ethernet address.
-pub(crate) fn check_peers(peers: &[PeerServer]) -> Result<(), EngineError> {
-    let twice = |what: &str| Err(EngineError::Settings(format!("two [[moves.peer]] have the {what}")));
-    for (index, peer) in peers.iter().enumerate() {
-        let others = &peers[..index];
-        let has = |same: fn(&PeerServer, &PeerServer) -> bool| others.iter().any(|other| same(other, peer));
-        if has(|one, other| one.name == other.name) {
-            return twice(&format!("name {:?}", peer.name));
-        }
-        if has(|one, other| one.id == other.id) {
-            return twice(&format!("id {}", peer.id));
-        }
-        if peer.mac == Mac::ZERO {
-            return Err(EngineError::Settings(format!("server {:?}: `mac` is zero", peer.name)));
-        }
-        if has(|one, other| one.mac == other.mac) {
-            return twice(&format!("Ethernet address {}", peer.mac));
-        }
-    }
-    Ok(())
 }

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use spillway_handoff::MoveResult;
-use spillway_moves::{Movable, Order, OrderError, OrderResult, Override, Server};
+use spillway_moves::{Movable, Order, OrderError, OrderResult, Override, Server, Tcp};
 use spillway_net::Unreachable;
+use spillway_tcp::Stack;
 use spillway_wire::switch::Flow;
 
 use crate::about::About;
@@ -84,24 +85,24 @@ impl std::error::Error for MoveFailure {}
 pub(crate) type Results = Vec<(SocketAddr, Result<(), MoveFailure>)>;
 
 /// A handle of a server that runs on another thread.
-pub struct Remote<A> {
-    thread: spillway_net::Remote<A, Server>,
+pub struct Remote<A, S: Tcp = Stack> {
+    thread: spillway_net::Remote<A, Server<S>>,
     waiters: Waiters,
     about: Arc<About>,
 }
 
-impl<A> Clone for Remote<A> {
-    fn clone(&self) -> Remote<A> {
+impl<A, S: Tcp> Clone for Remote<A, S> {
+    fn clone(&self) -> Remote<A, S> {
         Remote { thread: self.thread.clone(), waiters: self.waiters.clone(), about: Arc::clone(&self.about) }
     }
 }
 
-impl<A: Movable + 'static> Remote<A> {
+impl<A: Movable + 'static, S: Tcp + 'static> Remote<A, S> {
     pub(crate) fn new(
-        thread: spillway_net::Remote<A, Server>,
+        thread: spillway_net::Remote<A, Server<S>>,
         waiters: Waiters,
         about: Arc<About>,
-    ) -> Remote<A> {
+    ) -> Remote<A, S> {
         Remote { thread, waiters, about }
     }
 
@@ -140,7 +141,7 @@ impl<A: Movable + 'static> Remote<A> {
         let flow = client.map(|client| flow_of(client, service)).transpose()?;
         let (sender, receiver) = channel();
         let waiters = self.waiters.clone();
-        let order = move |_, _: &mut A, server: &mut Server| {
+        let order = move |_, _: &mut A, server: &mut Server<S>| {
             let flows: Vec<Flow> = match flow {
                 Some(flow) => vec![flow],
                 None => server.connections().flows().collect(),
@@ -176,7 +177,7 @@ impl<A: Movable + 'static> Remote<A> {
         manual_override: Override,
         lasts: Option<Duration>,
     ) -> Result<(), MoveFailure> {
-        let set = move |now, _: &mut A, server: &mut Server| {
+        let set = move |now, _: &mut A, server: &mut Server<S>| {
             server.set_override(now, manual_override, lasts);
             server.has_policy()
         };
@@ -190,7 +191,7 @@ impl<A: Movable + 'static> Remote<A> {
     /// Removes and returns the steps of moves that have ended. Empty unless they are recorded
     /// ([`Measuring::moves`](crate::Measuring::moves)).
     pub(crate) fn take_steps(&self) -> Result<StepsOfMoves, MoveFailure> {
-        let take = |_, _: &mut A, server: &mut Server| server.take_traced();
+        let take = |_, _: &mut A, server: &mut Server<S>| server.take_traced();
         let traced = self
             .thread
             .run_and_wait_timeout(THREAD_TIMEOUT, take)
@@ -204,7 +205,7 @@ impl<A: Movable + 'static> Remote<A> {
     /// The thread does not answer.
     pub fn status(&self) -> Result<ServerStatus, MoveFailure> {
         let about = Arc::clone(&self.about);
-        let status = move |now, _: &mut A, server: &mut Server| ServerStatus::of(&about, server, now);
+        let status = move |now, _: &mut A, server: &mut Server<S>| ServerStatus::of(&about, server, now);
         self.thread
             .run_and_wait_timeout(THREAD_TIMEOUT, status)
             .map_err(|Unreachable| MoveFailure::Unreachable)

@@ -10,7 +10,6 @@ use spillway_transport::Time;
 use spillway_xdp::{BATCH_FRAMES, Endpoint, KernelSide};
 
 use crate::datagrams::Datagrams;
-use crate::notices::Notices;
 
 /// Maximum number of datagrams in a turn, so that a flood leaves time for frames.
 const DATAGRAMS_PER_TURN: usize = 256;
@@ -29,8 +28,6 @@ pub(crate) struct Station<A> {
     /// The first error of the datagrams' socket.
     pub(crate) error: Option<io::Error>,
     pub(crate) meter: Meter,
-    /// Incidents that wait for the log.
-    pub(crate) notices: Notices,
     /// Frames of this turn.
     pub(crate) frames: usize,
     /// The thread stops for this time after each export: for measurements.
@@ -113,8 +110,7 @@ impl<A: Movable> Endpoint for Station<A> {
 
     fn poll_timeout(&self) -> Option<Time> {
         let next_look = self.datagrams.is_some().then(|| self.server.next_look());
-        let others = [next_look, self.notices.poll_timeout()];
-        self.server.poll_timeout(&self.application).into_iter().chain(others.into_iter().flatten()).min()
+        self.server.poll_timeout(&self.application).into_iter().chain(next_look).min()
     }
 
     fn handle_wake(&mut self) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use spillway_bpf::Mode;
 use spillway_handoff::{Agent, Counters};
-use spillway_moves::{BlackoutCounts, Server};
+use spillway_moves::{BlackoutCounts, Server, Tcp};
 use spillway_transport::Time;
 use spillway_wire::handoff::Reason;
 
@@ -69,7 +69,7 @@ pub struct PolicyStatus {
 }
 
 impl PolicyStatus {
-    fn of(about: &About, server: &Server, now: Time) -> PolicyStatus {
+    fn of<S: Tcp>(about: &About, server: &Server<S>, now: Time) -> PolicyStatus {
         let counts = server.decision_counts();
         PolicyStatus {
             name: about.policy.to_owned(),
@@ -150,7 +150,7 @@ impl BlackoutStatus {
 }
 
 impl ServerStatus {
-    pub(crate) fn of(about: &About, server: &Server, now: Time) -> ServerStatus {
+    pub(crate) fn of<S: Tcp>(about: &About, server: &Server<S>, now: Time) -> ServerStatus {
         let counters = server.counters();
         let agent = server.agent().map(Agent::counters).unwrap_or_default();
         ServerStatus {

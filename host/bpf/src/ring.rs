@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::mpsc::{self, Receiver};
 
 use libbpf_rs::{RingBuffer, RingBufferBuilder};
@@ -13,6 +13,8 @@ use crate::map::Map;
 /// Records of a ring buffer, in the order in which the program has written them.
 pub(crate) struct Ring<T> {
     ring: RingBuffer<'static>,
+    /// The map, which the kernel can poll.
+    map: OwnedFd,
     records: Receiver<T>,
     name: &'static str,
 }
@@ -31,7 +33,9 @@ impl<T: Send + 'static> Ring<T> {
                 0
             })
             .map_err(fails())?;
-        Ok(Ring { ring: builder.build().map_err(fails())?, records, name })
+        let map = map.handle().as_fd().try_clone_to_owned();
+        let map = map.map_err(|error| fails()(error.into()))?;
+        Ok(Ring { ring: builder.build().map_err(fails())?, map, records, name })
     }
 
     /// The next record, if there is one. Takes one record out of the ring at a time, so that the ring bounds the memory.
@@ -50,6 +54,13 @@ impl<T: Send + 'static> Ring<T> {
 impl<T> AsRawFd for Ring<T> {
     fn as_raw_fd(&self) -> RawFd {
         self.ring.epoll_fd()
+    }
+}
+
+/// As [`AsRawFd`].
+impl<T> AsFd for Ring<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
     }
 }
 

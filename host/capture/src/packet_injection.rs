@@ -69,7 +69,13 @@ impl Injector {
         let local = SocketAddr::try_from(getsockname(socket)?)?;
         let peer = getpeername(socket)?.ok_or_else(|| io::Error::from(Errno::NOTCONN))?;
         let peer = SocketAddr::try_from(peer)?;
-        Ok(SocketInjector { injector: self, local: canonical(local), peer: canonical(peer) })
+        Ok(self.for_connection(local, peer))
+    }
+
+    /// As [`for_socket`](Self::for_socket), by the connection's two ends. `local` must be an address of this host, which must
+    /// have the connection: otherwise the kernel answers the packets by resets.
+    pub fn for_connection(&self, local: SocketAddr, peer: SocketAddr) -> SocketInjector<'_> {
+        SocketInjector { injector: self, local: canonical(local), peer: canonical(peer) }
     }
 }
 

@@ -12,6 +12,7 @@ use spillway_transport::{Chunk, LostReason};
 pub use self::receiving::Read;
 use self::receiving::Receiving;
 use self::sending::Sending;
+use crate::detached::Detached;
 use crate::outgoing::{FlushEnd, Pool};
 use crate::reason::reason;
 
@@ -92,6 +93,29 @@ impl Connection {
     pub fn into_socket(mut self, pool: &mut Pool) -> OwnedFd {
         self.sending.clear(pool);
         self.fd
+    }
+
+    /// Whether the connection is established, and has not failed.
+    pub fn is_open(&self) -> bool {
+        self.life == Life::Open
+    }
+
+    /// What remains of the connection without its socket.
+    pub fn detached(&self) -> Detached {
+        Detached {
+            granted: self.receiving.granted(),
+            is_finished: self.receiving.is_finished(),
+            queue: self.sending.queue_bytes(),
+            has_ended: !self.sending.is_open(),
+            wants_room: self.sending.wants_room(),
+            is_watched: self.sending.is_watched(),
+        }
+    }
+
+    /// Continues with these grants and ends of both directions.
+    pub fn resume(&mut self, granted: u64, is_finished: bool, has_ended: bool, wants_room: bool) {
+        self.receiving.resume(granted, is_finished);
+        self.sending.resume(has_ended, wants_room);
     }
 
     pub fn is_connecting(&self) -> bool {

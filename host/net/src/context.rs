@@ -1,6 +1,7 @@
 //! The event loop of one thread.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,32 @@ impl<A: Application> Context<A> {
             urgent_events,
             fetched_at: Time::ZERO,
         })
+    }
+
+    /// The application.
+    pub fn app_mut(&mut self) -> &mut A {
+        &mut self.app
+    }
+
+    /// The sockets.
+    pub fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    /// The sockets, for commands. What they queue is written at the end of the next turn, or by [`flush`](Self::flush).
+    pub fn sockets_mut(&mut self) -> &mut Sockets {
+        &mut self.sockets
+    }
+
+    /// Writes what was queued since the last turn.
+    pub fn flush(&mut self) {
+        self.sockets.flush();
+    }
+
+    /// When the next turn is due if nothing arrives.
+    pub fn poll_timeout(&mut self) -> Option<Time> {
+        let due = self.timeout(None);
+        due.map(|due| self.clock.now() + due)
     }
 
     /// A handle for commands from other threads.
@@ -213,6 +240,13 @@ impl<A: Application> Context<A> {
         for command in self.mailbox.take() {
             command(self.sockets.now, &mut self.app, &mut self.sockets);
         }
+    }
+}
+
+/// Readable when an event waits for [`Context::turn`].
+impl<A> AsFd for Context<A> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.sockets.epoll.as_fd()
     }
 }
 

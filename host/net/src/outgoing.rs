@@ -98,6 +98,13 @@ impl Outgoing {
         self.held
     }
 
+    /// A copy of the bytes in the queue.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.bytes);
+        self.pieces.iter().for_each(|piece| bytes.extend_from_slice(piece.chunk.as_slice()));
+        bytes
+    }
+
     /// Copies bytes to the end of the queue.
     pub fn gather(&mut self, bytes: &[u8], pool: &mut Pool) {
         if bytes.is_empty() {

@@ -169,7 +169,7 @@ impl Sockets {
         }
     }
 
-    fn note(&mut self, conn: Conn) {
+    pub(crate) fn note(&mut self, conn: Conn) {
         if let Some(connection) = self.table.get_mut(conn)
             && connection.enter_notes()
         {

@@ -122,7 +122,7 @@ impl Agent {
         let stays = destination.is_some_and(|to| to.generation == generation);
         if (came || returned || stays) && self.is_here(now, &flow) {
             self.counters.forwards_received += 1;
-            self.events.push_back(Event::Deliver { frames: vec![frame] });
+            self.events.push_back(Event::Deliver { flow, frames: vec![frame] });
         }
     }
 

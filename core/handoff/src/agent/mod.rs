@@ -119,6 +119,8 @@ pub struct Agent {
     ready: BTreeSet<Flow>,
     events: VecDeque<Event>,
     counters: Counters,
+    /// The driver must hold a flow's packets before *prepared* leaves.
+    announces_arrivals: bool,
     /// Times of the steps of moves; `None` unless they are measured.
     trace: Option<Trace>,
 }
@@ -193,6 +195,7 @@ impl Agent {
             ready: BTreeSet::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            announces_arrivals: false,
             trace: None,
         }
     }

@@ -165,7 +165,7 @@ impl Agent {
         let frames = target.held.take();
         if has_connection {
             self.counters.reclaimed += 1;
-            self.events.push_back(Event::Deliver { frames });
+            self.events.push_back(Event::Deliver { flow, frames });
         } else {
             self.events.push_back(Event::Import { flow, state, frames, is_return: false });
         }

@@ -62,10 +62,48 @@ impl Agent {
             }
             let target = Target::new(now, flow, generation, place, (times, held));
             self.targets.insert(flow, (source, target));
-            self.events.push_back(Event::Expect { flow });
+            if self.announces_arrivals {
+                return self.events.push_back(Event::Expect { flow, generation });
+            }
+            if let Some((_, target)) = self.targets.get_mut(&flow) {
+                target.is_expected = true;
+            }
         }
-        let prepared = self.targets.get_mut(&flow).filter(|(_, target)| target.generation() == generation);
-        if let Some(prepared) = prepared.map(|(_, target)| target.prepared(now)) {
+        self.answer_prepare(now, flow, generation);
+    }
+
+    /// From now on the agent announces connections that are to come here ([`Event::Expect`]), and answers *prepare* only after
+    /// [`expected`](Self::expected): for drivers whose packets do not all pass [`sort`](Self::sort), such as those of a
+    /// kernel's connections.
+    pub fn announce_arrivals(&mut self) {
+        self.announces_arrivals = true;
+    }
+
+    /// Whether the driver holds the flow's packets until the connection is here: the answer to [`Event::Expect`].
+    pub fn expected(&mut self, now: Time, flow: Flow, generation: u64, result: Result<(), Reason>) {
+        let Some((source, target)) = self.targets.get_mut(&flow) else { return };
+        if target.generation() != generation {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                target.is_expected = true;
+                self.answer_prepare(now, flow, generation);
+            }
+            Err(reason) => {
+                let source = *source;
+                self.targets.remove(&flow);
+                self.trace_end(&flow, End::Target);
+                self.refuse_prepare(now, source, (flow, generation), reason);
+            }
+        }
+    }
+
+    /// Answers *prepare*, once the driver keeps the flow's packets.
+    fn answer_prepare(&mut self, now: Time, flow: Flow, generation: u64) {
+        let target = self.targets.get_mut(&flow).map(|(_, target)| target);
+        let target = target.filter(|target| target.generation() == generation && target.is_expected);
+        if let Some(prepared) = target.map(|target| target.prepared(now)) {
             self.trace_step(&flow, End::Target, Step::SendPrepared);
             self.request(now, prepared);
         }

@@ -47,6 +47,8 @@ pub(crate) struct Target {
     times: MoveTimes,
     phase: Phase,
     next_at: Time,
+    /// The driver keeps the flow's packets until the connection is here.
+    pub(crate) is_expected: bool,
     pub(crate) held: HeldFrames,
     /// When the parts that have arrived and were not acknowledged yet are to be acknowledged, if there are any.
     acknowledge_at: Option<Time>,
@@ -66,7 +68,17 @@ impl Target {
         (times, held): (MoveTimes, HeldFrames),
     ) -> Target {
         let (phase, next_at) = (Phase::Waiting(None), now + times.state_within);
-        Target { flow, generation, site, times, phase, next_at, held, acknowledge_at: None }
+        Target {
+            flow,
+            generation,
+            site,
+            times,
+            phase,
+            next_at,
+            is_expected: false,
+            held,
+            acknowledge_at: None,
+        }
     }
 
     pub(crate) fn generation(&self) -> u64 {

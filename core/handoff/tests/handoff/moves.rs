@@ -48,7 +48,7 @@ fn a_connection_moves_with_its_early_and_its_late_packets() {
     // An even later packet reaches the connection, which is at the target now.
     assert_eq!(rack.sort(1, &segment_at(1, 4)), Sorted::Forwarded);
     rack.deliver();
-    assert_eq!(rack.events(2), [Event::Deliver { frames: vec![segment_at(2, 4)] }]);
+    assert_eq!(rack.events(2), [Event::Deliver { flow: flow(), frames: vec![segment_at(2, 4)] }]);
     rack.advance(100);
     assert_eq!(rack.sort(1, &segment_at(1, 5)), Sorted::Held, "100 ms after the export");
 }
@@ -115,7 +115,11 @@ fn a_target_without_a_state_for_100_ms_gives_the_flow_back() {
     assert_eq!(rack.client_reaches(7), (2, Sorted::Held));
     rack.advance(101);
     assert_eq!(rack.events(2), [refused(Reason::Late)]);
-    assert_eq!(rack.events(1), [Event::Deliver { frames: vec![segment_at(1, 7)] }], "not exported yet");
+    assert_eq!(
+        rack.events(1),
+        [Event::Deliver { flow: flow(), frames: vec![segment_at(1, 7)] }],
+        "not exported yet"
+    );
     let now = rack.now;
     rack.agent(1).exported(now, flow(), Chunks::from(STATE));
     rack.deliver();
@@ -397,7 +401,7 @@ fn a_server_whose_entry_a_fresh_syn_has_ended_ends_its_move_of_the_old_connectio
     let events: Vec<Event> = std::iter::from_fn(|| rack.agent(2).poll_event()).collect();
     let dropped = Event::Drop { flow: flow(), cause: Cause::Foreign };
     let ended = Event::Ended { flow: flow(), result: MoveResult::LetGo };
-    assert_eq!(events, [dropped, ended, Event::Expect { flow: flow() }]);
+    assert_eq!(events, [dropped, ended]);
     rack.no_losses();
     rack.advance(5);
     assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
@@ -461,19 +465,40 @@ fn moves_and_their_memory_are_bounded() {
     assert!(events.contains(&ended), "{events:?}");
 }
 
-/// A driver that diverts packets must do it before *prepared* leaves: the switch sends packets here from then on.
-#[test]
-fn a_target_expects_a_connection_before_it_says_that_it_is_prepared() {
-    let mut rack = Rack::new();
+/// Server 2 announces a connection that is to come from server 1. Returns the move's generation.
+fn announced(rack: &mut Rack) -> u64 {
+    rack.agent(2).announce_arrivals();
     let now = rack.now;
     rack.agent(1).request_move(now, flow(), Some(ServerId(2))).unwrap();
-    rack.deliver_from(1);
-    let event = rack.agent(2).poll_event();
-    assert_eq!(event, Some(Event::Expect { flow: flow() }));
-    assert_eq!(owner(&rack).0, FlowState::Asked, "no datagram has left since");
-    rack.deliver();
-    assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
     // A repeated *prepare* is the same move.
     rack.advance(3);
-    assert_eq!(rack.agent(2).poll_event(), None);
+    let events: Vec<Event> = std::iter::from_fn(|| rack.agent(2).poll_event()).collect();
+    let [Event::Expect { generation, .. }] = events[..] else { panic!("{events:?}") };
+    assert_eq!(owner(rack).0, FlowState::Asked, "the switch sends no packet here before *prepared*");
+    generation
+}
+
+#[test]
+fn a_target_whose_packets_do_not_pass_the_agent_is_prepared_when_it_holds_them() {
+    let mut rack = Rack::new();
+    let generation = announced(&mut rack);
+    let now = rack.now;
+    rack.agent(2).expected(now, flow(), generation - 1, Ok(()));
+    rack.deliver();
+    assert_eq!(rack.events(1), [], "an answer to an earlier move");
+    rack.agent(2).expected(now, flow(), generation, Ok(()));
+    rack.deliver();
+    assert_eq!(rack.events(1), [Event::Export { flow: flow() }]);
+}
+
+#[test]
+fn a_target_that_cannot_hold_packets_refuses() {
+    let mut rack = Rack::new();
+    let generation = announced(&mut rack);
+    let now = rack.now;
+    rack.agent(2).expected(now, flow(), generation, Err(Reason::NoRoom));
+    rack.deliver();
+    assert_eq!(rack.events(2), [refused(Reason::NoRoom)]);
+    let kept = MoveResult::Kept(Obstacle::Target(Some(Reason::NoRoom)));
+    assert_eq!(rack.agent(1).poll_event(), Some(Event::Ended { flow: flow(), result: kept }));
 }

@@ -239,11 +239,11 @@ impl Rack {
         self.agent(server).may_transmit(now, (place(server), client()))
     }
 
-    /// All events of a server, except those for logs, and those for drivers that divert packets.
+    /// All events of a server, except those for logs.
     pub fn events(&mut self, server: u8) -> Vec<Event> {
         let agent = self.agent(server);
         let all = std::iter::from_fn(|| agent.poll_event());
-        all.filter(|event| !matches!(event, Event::Ended { .. } | Event::Expect { .. })).collect()
+        all.filter(|event| !matches!(event, Event::Ended { .. })).collect()
     }
 
     /// Server `from` prepares a move to server `to`; the switch holds the flow.

@@ -13,10 +13,15 @@ use crate::application::Movable;
 use crate::ends::Ends;
 use crate::incidents::Incident;
 use crate::orders::Order;
+use crate::tcp::Tcp;
 
-impl Server {
+impl<S: Tcp> Server<S> {
     /// Begins a turn: runs the application's timers that are due.
     pub fn begin_turn<A: Movable>(&mut self, application: &mut A, now: Time) {
+        // A frame that is not forwarded is lost: no connection of this server takes it.
+        while let Some(frame) = self.connections.stack_mut().poll_stray(now) {
+            self.deliver(application, now, &frame);
+        }
         if application.poll_timeout().is_some_and(|at| at <= now) {
             application.handle_timeout(now, &mut self.connections);
         }

@@ -2,20 +2,21 @@
 
 use alloc::vec::Vec;
 
-use spillway_handoff::{Agent, Cause, Event, MoveResult, Purpose, Step};
-use spillway_transport::{Event as ApplicationEvent, LostReason, Time};
+use spillway_handoff::{Agent, Cause, Event, HandedRequest, MoveResult, Purpose, Step};
+use spillway_transport::{Conn, Event as ApplicationEvent, LostReason, Time};
 use spillway_wire::Chunks;
 use spillway_wire::handoff::Reason;
-use spillway_wire::switch::{Flow, ServerId};
+use spillway_wire::switch::Flow;
 
 use super::Server;
 use crate::application::{Arrival, Movable};
-use crate::connections::ExportedConnection;
+use crate::connections::{About, ComingConnection, ends_of};
 use crate::incidents::{Incident, Loss};
 use crate::orders::OrderResult;
 use crate::reservations::Checked;
+use crate::tcp::Tcp;
 
-impl Server {
+impl<S: Tcp> Server<S> {
     /// Handles all events of the agent.
     pub(super) fn run_agent<A: Movable>(&mut self, application: &mut A, now: Time) {
         while let Some(event) = self.agent.as_mut().and_then(Agent::poll_event) {
@@ -38,8 +39,7 @@ impl Server {
 
     fn handle_agent_event<A: Movable>(&mut self, application: &mut A, now: Time, event: Event) {
         match event {
-            // All frames pass the agent.
-            Event::Expect { .. } => {}
+            Event::Expect { flow, generation } => self.expect(now, flow, generation),
             Event::Export { flow } => self.exports.push_back(flow),
             Event::Check { flow, generation, state } => {
                 let result = self.check(application, now, flow, &state);
@@ -47,14 +47,17 @@ impl Server {
             }
             Event::Import { flow, state, frames, is_return } => {
                 self.reservations.end_away(&flow);
-                let (source, connection) = match self.reservations.end_coming(&flow) {
-                    Some(Checked { source, connection }) if !is_return => (source, Some(connection)),
-                    _ => (None, self.read_returned(now, &flow, &state)),
-                };
-                self.import(application, now, flow, connection, (is_return, source));
+                match self.reservations.end_coming(&flow) {
+                    Some(checked) if !is_return => self.import(application, now, flow, checked),
+                    _ => self.take_back(application, now, flow, &state),
+                }
                 self.deliver_all(application, now, frames);
+                self.release_held(application, now, flow);
             }
-            Event::Deliver { frames } => self.deliver_all(application, now, frames),
+            Event::Deliver { flow, frames } => {
+                self.deliver_all(application, now, frames);
+                self.release_held(application, now, flow);
+            }
             Event::LoanEnded { flow, frames } => {
                 self.end_exported(now, flow);
                 self.deliver_all(application, now, frames);
@@ -64,6 +67,7 @@ impl Server {
             Event::Gone { flow, cause } => self.lost(flow, Loss::GivenUp(cause)),
             Event::Refused { flow, source, reason } => {
                 self.reservations.end_coming(&flow);
+                self.forget_held(application, now, flow);
                 self.incidents.add(Incident::Refused { flow, source, reason });
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
@@ -85,12 +89,13 @@ impl Server {
             return Err(Reason::NoRoom);
         }
         let place = self.place(&flow).ok_or(Reason::NoService)?;
-        let connection = self.connections.read_coming(now, state, (&flow, place))?;
-        let attachment = connection.attachment.as_ref();
+        let connection = self.connections.check(now, state, (&flow, place))?;
+        let about = &connection.about;
+        let attachment = about.attachment.as_ref();
         if attachment.is_some_and(|attachment| !application.knows_protocol(attachment.protocol())) {
             return Err(Reason::Feature);
         }
-        if let Some(request) = connection.request {
+        if let Some(request) = about.request {
             let is_origin = self.agent.as_ref().is_some_and(|agent| agent.id() == request.origin);
             if !application.serves_requests() {
                 return Err(Reason::Feature);
@@ -104,47 +109,85 @@ impl Server {
         Ok(())
     }
 
-    /// Reads the state of a connection that comes back.
-    fn read_returned(&mut self, now: Time, flow: &Flow, state: &Chunks) -> Option<ExportedConnection> {
-        let place = self.place(flow)?;
-        self.connections.read(now, state, (flow, place)).ok()
-    }
-
+    /// Continues a connection that has come from another server.
     fn import<A: Movable>(
         &mut self,
         application: &mut A,
         now: Time,
         flow: Flow,
-        connection: Option<ExportedConnection>,
-        (is_return, source): (bool, Option<ServerId>),
+        Checked { source, connection: ComingConnection { checked, about } }: Checked<S::Checked>,
     ) {
-        // That of a connection that comes back is here already.
-        let come = connection.as_ref().and_then(|connection| connection.request).filter(|_| !is_return);
-        if let Some(request) = come {
+        if let Some(request) = about.request {
             self.request_arrived(flow, request);
         }
-        let request = if is_return { self.requests.get(&flow).copied() } else { come };
-        let imported =
-            connection.and_then(|ExportedConnection { importable, peer, listener, attachment, .. }| {
-                Some((self.connections.import(now, flow, importable)?, peer, listener, attachment))
-            });
-        let Some((conn, peer, listener, attachment)) = imported else {
-            self.end_request_not_imported(application, now, flow, is_return);
-            // The stack answers the client's next segment by a reset, also if the connection was exported here before.
-            self.counters.lost += 1;
-            self.lost(flow, Loss::NotImported);
-            self.policy.leave(&flow);
-            self.end_exported(now, flow);
-            return self.with_agent(|agent| agent.connection_ended(now, flow));
+        let Some(conn) = self.connections.import(now, flow, checked) else {
+            return self.end_not_imported(application, now, flow, false);
         };
-        self.counters.imported += u64::from(!is_return);
-        if !is_return {
-            self.with_agent(|agent| agent.record_step(&flow, Step::Import));
-            self.policy.join(now, flow, source);
-        }
+        self.counters.imported += 1;
+        self.with_agent(|agent| agent.record_step(&flow, Step::Import));
+        self.policy.join(now, flow, source);
+        let request = about.request;
+        self.continue_connection(application, now, conn, &about, (request, false));
+    }
+
+    /// Continues a connection that was exported here, and has not moved. Its request is here already.
+    fn take_back<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow, state: &Chunks) {
+        let place = self.place(&flow);
+        let returned = place.and_then(|place| self.connections.take_back(now, state, (&flow, place)));
+        let Some((conn, about)) = returned else {
+            return self.end_not_imported(application, now, flow, true);
+        };
+        let request = self.requests.get(&flow).copied();
+        self.continue_connection(application, now, conn, &about, (request, true));
+    }
+
+    fn continue_connection<A: Movable>(
+        &mut self,
+        application: &mut A,
+        now: Time,
+        conn: Conn,
+        about: &About,
+        (request, is_return): (Option<HandedRequest>, bool),
+    ) {
+        let About { peer, listener, ref attachment, .. } = *about;
         let arrival = Arrival { peer, listener, attachment: attachment.as_ref(), request, is_return };
         application.on_migrated(now, conn, &arrival, &mut self.connections);
         self.pass_events(application, now);
+    }
+
+    /// A connection cannot be continued. Its client's next segment is answered by a reset, also if the connection was exported
+    /// here before.
+    fn end_not_imported<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow, is_return: bool) {
+        self.end_request_not_imported(application, now, flow, is_return);
+        self.counters.lost += 1;
+        self.lost(flow, Loss::NotImported);
+        self.policy.leave(&flow);
+        self.end_exported(now, flow);
+        self.with_agent(|agent| agent.connection_ended(now, flow));
+    }
+
+    /// A connection is to come: from now on the TCP holds its packets, if not all of them pass the agent.
+    fn expect(&mut self, now: Time, flow: Flow, generation: u64) {
+        let held = self.place(&flow).ok_or(Reason::NoService);
+        let held =
+            held.and_then(|place| self.connections.stack_mut().hold_packets(now, ends_of(&flow, place)));
+        self.with_agent(|agent| agent.expected(now, flow, generation, held));
+    }
+
+    /// Gives the packets that the TCP has held to their connection.
+    fn release_held<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
+        if let Some(place) = self.place(&flow) {
+            self.connections.stack_mut().release_packets(now, ends_of(&flow, place));
+            self.pass_events(application, now);
+        }
+    }
+
+    /// A connection does not come: the packets that the TCP has held go back to the source.
+    fn forget_held<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
+        let Some(place) = self.place(&flow) else { return };
+        for frame in self.connections.stack_mut().forget_packets(now, ends_of(&flow, place)) {
+            self.deliver(application, now, &frame);
+        }
     }
 
     fn deliver_all<A: Movable>(&mut self, application: &mut A, now: Time, frames: Vec<Vec<u8>>) {
@@ -156,7 +199,7 @@ impl Server {
     /// An exported connection does not exist on another server any more.
     fn end_exported(&mut self, now: Time, flow: Flow) {
         if let Some(place) = self.place(&flow) {
-            self.connections.end_exported(now, flow, place);
+            self.connections.stack_mut().end_exported(now, ends_of(&flow, place));
         }
     }
 
@@ -166,8 +209,8 @@ impl Server {
             return self.lost(flow, Loss::LastSegments(cause));
         };
         self.note_served(application, now);
-        // If the connection has just ended, the export fails, and the stack's event reports the end.
-        if self.connections.export(now, conn).is_ok() {
+        // If the connection has just ended, it is not discarded, and the TCP's event reports the end.
+        if self.connections.discard(now, conn) {
             self.counters.lost += 1;
             self.lost(flow, Loss::Dropped(cause));
             self.end_order(now, &flow, OrderResult::Closed);
@@ -195,6 +238,9 @@ impl Server {
         }
         if matches!(result, MoveResult::Moved | MoveResult::LetGo) {
             self.policy.leave(&flow);
+            if let Some(place) = self.place(&flow) {
+                self.connections.stack_mut().give_up(now, ends_of(&flow, place));
+            }
         }
         // Not one that waits: the connection has moved with a request.
         if self.orders.is_under_way(&flow) {

@@ -9,8 +9,9 @@ use spillway_wire::switch::Flow;
 use super::Server;
 use crate::application::Movable;
 use crate::orders::{Order, OrderResult};
+use crate::tcp::Tcp;
 
-impl Server {
+impl<S: Tcp> Server<S> {
     /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long. Returns
     /// whether a move has begun.
     pub(super) fn begin_moves<A: Movable>(&mut self, application: &A, now: Time) -> bool {
@@ -81,7 +82,7 @@ impl Server {
         }
         self.with_agent(|agent| agent.record_step(&flow, Step::Export));
         match self.connections.export(now, conn) {
-            Ok(mut state) => {
+            Some(mut state) => {
                 self.reservations.add_away(flow);
                 self.keep_places();
                 state.attachment = application.leave(now, conn);
@@ -89,11 +90,11 @@ impl Server {
                 self.blackouts.begin(now, flow);
                 self.with_agent(|agent| agent.exported(now, flow, state.encode()));
             }
-            Err(_) => self.with_agent(|agent| agent.not_exported(now, flow)),
+            None => self.with_agent(|agent| agent.not_exported(now, flow)),
         }
     }
 
-    /// A connection has ended on this server's stack.
+    /// A connection has ended on this server's TCP.
     pub(super) fn connection_ended(&mut self, now: Time, flow: Flow) {
         self.with_agent(|agent| agent.connection_ended(now, flow));
         self.end_order(now, &flow, OrderResult::Closed);

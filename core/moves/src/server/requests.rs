@@ -9,13 +9,14 @@ use spillway_wire::switch::Flow;
 use super::Server;
 use crate::application::{Movable, RequestCommand, RequestEvent};
 use crate::orders::OrderResult;
+use crate::tcp::Tcp;
 
 /// Time after which a command is tried again whose connection moves for another reason.
 const WAIT: Duration = Duration::from_millis(1);
 /// How often an application may answer [`RequestEvent::Stays`] by another command in one turn.
 const ROUNDS_MAX: usize = 4;
 
-impl Server {
+impl<S: Tcp> Server<S> {
     /// Carries out the application's commands. One that must wait for another move of its connection is tried again later.
     /// Returns whether there was one.
     pub(super) fn run_request_commands<A: Movable>(&mut self, application: &mut A, now: Time) -> bool {

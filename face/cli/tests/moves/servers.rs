@@ -1,4 +1,4 @@
-//! Two servers of `spillway-lab` on the hosts `a` and `b`, on the user-level stack.
+//! Two servers of `spillway-lab` on the hosts `a` and `b`, on the user-level stack or on the kernel's.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -17,6 +17,11 @@ use crate::support::{SPILLWAY, eventually};
 const LABORATORY: &str = "spillway-lab";
 const DATAGRAM_PORT: u16 = 7720;
 
+/// The TCP beneath each of the servers `a` and `b`: `xdp` or `kernel`.
+pub type Engines = [&'static str; 2];
+
+pub const STACKS: Engines = ["xdp", "xdp"];
+
 pub struct Servers {
     processes: [Process; 2],
     sockets: [String; 2],
@@ -26,42 +31,49 @@ pub struct Servers {
 impl Servers {
     /// `command`: `echo`, `kv` or `http`, which is also the service's name in orders.
     pub fn start(scene: &Scene, command: &str) -> Servers {
-        Servers::start_with_policy(scene, command, "none", &[])
+        Servers::start_on(scene, command, STACKS)
+    }
+
+    /// As [`start`](Servers::start), with the TCP beneath each server.
+    pub fn start_on(scene: &Scene, command: &str, engines: Engines) -> Servers {
+        let peers = write_peers(scene, "peers", "none");
+        Servers::start_with_peers(scene, command, engines, [&peers, &peers], |_| &[])
     }
 
     /// As [`start`](Servers::start), with a policy for moves, and further options.
     pub fn start_with_policy(scene: &Scene, command: &str, policy: &str, further: &[&str]) -> Servers {
         let peers = write_peers(scene, "peers", policy);
-        Servers::start_with_peers(scene, command, [&peers, &peers], |_| further)
+        Servers::start_with_peers(scene, command, STACKS, [&peers, &peers], |_| further)
     }
 
     /// The servers do not have the same key.
     pub fn start_with_different_keys(scene: &Scene, command: &str) -> Servers {
         let peers = ["peers", "others"].map(|name| write_peers(scene, name, "none"));
-        Servers::start_with_peers(scene, command, [&peers[0], &peers[1]], |_| &[])
+        Servers::start_with_peers(scene, command, STACKS, [&peers[0], &peers[1]], |_| &[])
     }
 
     /// Servers of HTTP, each of which has a part of the targets.
-    pub fn start_partitioned(scene: &Scene) -> Servers {
+    pub fn start_partitioned(scene: &Scene, engines: Engines) -> Servers {
         let peers = write_peers(scene, "peers", "none");
         let partition = |name: &str| if name == "a" { &["--partition", "a"] } else { &["--partition", "b"] };
-        Servers::start_with_peers(scene, "http", [&peers, &peers], |name| partition(name))
+        Servers::start_with_peers(scene, "http", engines, [&peers, &peers], |name| partition(name))
     }
 
     /// `peers`: the file of each server. `further`: options of the server with a name.
     fn start_with_peers<'a>(
         scene: &Scene,
         command: &str,
+        engines: Engines,
         peers: [&str; 2],
         further: impl Fn(&str) -> &'a [&'a str],
     ) -> Servers {
         let laboratory = Path::new(SPILLWAY).with_file_name(LABORATORY);
         assert!(laboratory.exists(), "{} is missing; build the workspace first", laboratory.display());
         let sockets = ["a.sock", "b.sock"].map(|name| scene.scratch.path(name));
-        let start = |host: &Host, name: &str, socket: &str, peers: &str| {
+        let start = |host: &Host, name: &str, engine: &str, socket: &str, peers: &str| {
             let (service, control) = (scene.service().to_string(), scene.control().to_string());
             let key = scene.scratch.path(&format!("{name}.key"));
-            let options = ["--engine", "xdp", "--interface", host.interface(), "--service", &service];
+            let options = ["--engine", engine, "--interface", host.interface(), "--service", &service];
             let more = ["--switch", &control, "--peers", peers, "--key", &key, "--socket", socket];
             let launch = Launch::new(laboratory.display().to_string())
                 .args([command])
@@ -76,8 +88,10 @@ impl Servers {
             });
             process
         };
-        let processes =
-            [start(&scene.a, "a", &sockets[0], peers[0]), start(&scene.b, "b", &sockets[1], peers[1])];
+        let processes = [
+            start(&scene.a, "a", engines[0], &sockets[0], peers[0]),
+            start(&scene.b, "b", engines[1], &sockets[1], peers[1]),
+        ];
         // The servers' programs have replaced the receive loops of their interfaces.
         scene.switch.prepare_hosts().unwrap();
         let servers = Servers { processes, sockets, service: command.to_owned() };

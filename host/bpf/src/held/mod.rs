@@ -10,7 +10,7 @@ mod layout;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use libbpf_rs::{MapFlags, Object, ProgramInput, num_possible_cpus};
@@ -378,6 +378,12 @@ impl HeldFlows {
     fn set_count(&self, flows: usize) -> Result<(), BpfError> {
         let count = u32::try_from(flows).unwrap_or(u32::MAX);
         self.held_count.set(&ONLY, &count.to_ne_bytes())
+    }
+}
+
+impl AsFd for HeldFlows {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.packets.as_fd()
     }
 }
 

@@ -63,6 +63,17 @@ impl Receiving {
         self.granted = self.granted.saturating_add(u64::from(bytes));
     }
 
+    pub(super) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Continues a connection with this number of granted bytes. `is_finished`: the end of the peer's stream was reported.
+    pub(super) fn resume(&mut self, granted: u64, is_finished: bool) {
+        (self.granted, self.is_finished) = (granted, is_finished);
+        // Whether the peer has finished already is not known: the next read tells.
+        self.pending.hung_up = !is_finished;
+    }
+
     pub(super) fn is_finished(&self) -> bool {
         self.is_finished
     }

@@ -62,6 +62,27 @@ impl Sending {
         self.end == End::Open
     }
 
+    /// The bytes that wait to be written.
+    pub(super) fn queue_bytes(&self) -> Vec<u8> {
+        self.queue.to_vec()
+    }
+
+    /// Whether the application waits for room, or is to be told of it.
+    pub(super) fn wants_room(&self) -> bool {
+        self.room != Room::NotWanted
+    }
+
+    /// Continues a connection. `has_ended`: the application has finished. `wants_room`: it is told that there is room.
+    pub(super) fn resume(&mut self, has_ended: bool, wants_room: bool) {
+        if has_ended {
+            // Shutting a socket down again has no effect.
+            self.end = End::Finishing;
+        }
+        if wants_room {
+            self.room = Room::ToReport;
+        }
+    }
+
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked
     }

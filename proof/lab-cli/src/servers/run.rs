@@ -1,4 +1,4 @@
-//! Options of servers on the user-level stack, and the process around them.
+//! Options of servers whose connections move, and the process around them.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -85,7 +85,7 @@ pub(crate) struct XdpArgs {
     work: Duration,
 }
 
-/// Options of a server that stands on no other TCP than the user-level stack.
+/// Options of a server on the user-level stack or on the kernel's TCP.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StackArgs {
     /// The TCP that the server stands on
@@ -97,9 +97,11 @@ pub(crate) struct StackArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Engine {
+pub(crate) enum Engine {
     /// The user-level stack on AF_XDP
     Xdp,
+    /// Sockets of the kernel
+    Kernel,
 }
 
 impl XdpArgs {
@@ -130,18 +132,26 @@ impl StackArgs {
 
     /// Runs the server of a command, as [`run`].
     pub(crate) fn run<A: Movable + Send + 'static>(&self, command: &str, application: A) -> ExitCode {
-        let Engine::Xdp = self.engine;
-        run(&self.args, command, application)
+        run_on(self.engine, &self.args, command, application)
     }
 }
 
-/// Runs a server until SIGTERM. Prints a line when clients can connect. The application must use no attachments.
+/// Runs a server on the user-level stack until SIGTERM. Prints a line when clients can connect.
 pub(crate) fn run<A: Movable + Send + 'static>(args: &XdpArgs, command: &str, application: A) -> ExitCode {
+    run_on(Engine::Xdp, args, command, application)
+}
+
+fn run_on<A: Movable + Send + 'static>(
+    engine: Engine,
+    args: &XdpArgs,
+    command: &str,
+    application: A,
+) -> ExitCode {
     let served = start_log().map_err(EngineError::Host).and_then(|()| {
         if args.work.is_zero() {
-            serve(args, command, application)
+            serve(engine, args, command, application)
         } else {
-            serve(args, command, Working::new(application, args.work, args.export_pause))
+            serve(engine, args, command, Working::new(application, args.work, args.export_pause))
         }
     });
     let code = served.unwrap_or_else(|error| {
@@ -153,6 +163,7 @@ pub(crate) fn run<A: Movable + Send + 'static>(args: &XdpArgs, command: &str, ap
 }
 
 fn serve<A: Movable + Send + 'static>(
+    engine: Engine,
     args: &XdpArgs,
     command: &str,
     application: A,
@@ -172,6 +183,9 @@ fn serve<A: Movable + Send + 'static>(
     let process = ProcessSettings { socket: args.socket.clone(), metrics: args.metrics };
     let service = args.service;
     let ready = || announce(&mut io::stdout(), service);
+    if engine == Engine::Kernel {
+        return spillway_stack_server::run_on_kernel(&settings, &process, application, ready);
+    }
     let Some((link, key)) = args.link.zip(args.link_key.as_deref()) else {
         return spillway_stack_server::run(&settings, &process, application, ready);
     };

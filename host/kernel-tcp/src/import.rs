@@ -1,0 +1,90 @@
+//! The target of a move.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use spillway_capture::{CaptureError, Live, PeerPacket, Restored};
+use spillway_moves::ConnectionEnds;
+use spillway_net::Detached;
+use spillway_transport::Conn;
+use spillway_wire::handoff::Reason;
+use spillway_wire::state::{ConnectionState, SocketOptions};
+
+use crate::faults::Fault;
+use crate::state;
+use crate::tcp::KernelTcp;
+
+/// A connection in a socket that has sent nothing yet.
+#[derive(Debug)]
+pub struct Coming {
+    restored: Restored,
+    detached: Detached,
+    ends: ConnectionEnds,
+    /// What the socket that the connection had here before has not accepted.
+    packets: Vec<PeerPacket>,
+}
+
+impl KernelTcp {
+    /// Restores a connection in a new socket, which sends nothing before [`go_live`](Self::go_live).
+    pub(crate) fn restore(&mut self, state: &ConnectionState) -> Result<Coming, Reason> {
+        let ends = ConnectionEnds { local: state.local, peer: state.peer };
+        let packets = self.exported.end_leaving(&ends, &mut self.faults);
+        let options = state.socket_options.clone().unwrap_or_default();
+        match spillway_capture::import(state, &options) {
+            Ok(restored) => Ok(Coming { restored, detached: state::detached(state), ends, packets }),
+            Err(error) => {
+                let reason = reason_of(&error);
+                self.faults.add(Fault::NotImported(ends.peer, error));
+                Err(reason)
+            }
+        }
+    }
+
+    /// Continues a restored connection. `None`: it is lost.
+    pub(crate) fn go_live(&mut self, coming: Coming) -> Option<Conn> {
+        let Coming { restored, mut detached, ends, packets } = coming;
+        let Live { socket, unwritten, must_finish, fault } = match restored.go_live(&self.injector) {
+            Ok(live) => live,
+            Err(failed) => {
+                self.faults.add(Fault::NotImported(ends.peer, failed.error));
+                return None;
+            }
+        };
+        if let Some(fault) = fault {
+            self.faults.add(Fault::Incomplete(ends.peer, fault));
+        }
+        detached.queue = unwritten.to_vec();
+        detached.has_ended |= must_finish;
+        let conn = self.attach(socket, detached)?;
+        let injector = self.injector.for_connection(ends.local, ends.peer);
+        for packet in packets {
+            if let Err(error) = injector.inject_forwarded(&packet) {
+                self.faults.add(Fault::NotInjected(ends.peer, error));
+            }
+        }
+        Some(conn)
+    }
+
+    /// Gives a socket to the application. Room for it was reserved.
+    pub(crate) fn attach(&mut self, socket: OwnedFd, detached: Detached) -> Option<Conn> {
+        let attach = || -> io::Result<Conn> {
+            fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
+            let sockets = self.context.sockets_mut();
+            sockets.set_connections_max(self.connections_max);
+            sockets.attach(socket, detached)
+        };
+        let conn = attach().ok();
+        self.keep_free();
+        conn
+    }
+}
+
+fn reason_of(error: &CaptureError) -> Reason {
+    match error {
+        CaptureError::Contradiction(_) | CaptureError::Present(..) => Reason::Invalid,
+        CaptureError::NotOfKernels(_) | CaptureError::Refused(_) => Reason::Feature,
+        CaptureError::NoAddress(_) => Reason::NoService,
+        _ => Reason::NoRoom,
+    }
+}
