@@ -60,8 +60,8 @@ fn finish(cable: &Cable, mut client: &TcpStream, mut server: TcpStream) {
 
 /// Continues a captured connection at the second server, which the client's segments reach from now on.
 fn take_over(cable: &Cable, captured: &Captured) -> Live {
-    let (state, options) = (captured.state().clone(), captured.options().clone());
-    let work = || import(&state, &options).unwrap().go_live(&Injector::open().unwrap()).unwrap();
+    let state = captured.state().clone();
+    let work = || import(&state).unwrap().go_live(&Injector::open().unwrap()).unwrap();
     let live = cable.server_at(1).run_inside(work).unwrap();
     assert!(live.fault.is_none(), "{:?}", live.fault);
     live

@@ -298,17 +298,17 @@ fn a_silent_close_ends_all_descriptors_of_the_socket() {
         let mut other = server.try_clone().unwrap();
         cable.hold();
         let captured = export(server).unwrap();
-        let (state, options) = (captured.state().clone(), captured.options().clone());
-        let present = import(&state, &options).unwrap_err();
+        let state = captured.state().clone();
+        let present = import(&state).unwrap_err();
         assert!(matches!(present, CaptureError::Present(..)), "{present}");
         assert_eq!(captured.close_without_grace().unwrap(), []);
         assert!(other.read(&mut [0; 10]).is_err() || state_of(&other) == CLOSED);
         // A restored connection that is dropped sends nothing, and can be restored again.
         let address = client.local_addr().unwrap();
         let segments = cable.server_segments(address);
-        drop(import(&state, &options).unwrap());
+        drop(import(&state).unwrap());
         assert_eq!(cable.server_segments(address), segments);
-        let live = import(&state, &options).unwrap().go_live(&Injector::open().unwrap()).unwrap();
+        let live = import(&state).unwrap().go_live(&Injector::open().unwrap()).unwrap();
         cable.release();
         let server = TcpStream::from(live.socket);
         Pattern::new(1).write(&server, 1_000);
