@@ -17,6 +17,9 @@ const FIN_WAIT_2: u8 = 5;
 const CLOSE_WAIT: u8 = 8;
 const CLOSED: u8 = 7;
 
+/// Checks of a leaving socket, at each of which late bytes are repeated.
+const CHECKS: usize = 6;
+
 /// Connections of each test.
 const CONNECTIONS: usize = 20;
 
@@ -209,18 +212,29 @@ fn what_arrives_behind_the_filter_goes_to_the_new_owner() {
         client.write_all(&Pattern::new(9).next(700)).unwrap();
         wait_until("late bytes arrive", || unread(&other) == 2_700);
         let mut leaving = captured.accepted();
-        let mut forwarded = || match leaving.poll(Instant::now()).unwrap() {
-            Step::Forward(packet) => Some(packet),
-            _ => None,
-        };
-        let late = forwarded().unwrap();
+        let mut now = Instant::now();
+        let Step::Forward(late) = leaving.poll(now).unwrap() else { panic!("late bytes are forwarded") };
         assert_eq!((late.seq(), late.data(), late.has_fin()), (end, &Pattern::new(9).next(700)[..], false));
-        assert_eq!(forwarded(), None, "bytes are given once");
+        let Step::Wait(next) = leaving.poll(now).unwrap() else { panic!("bytes are given once at a time") };
         client.shutdown(Shutdown::Write).unwrap();
         wait_until("the FIN arrives", || state_of(&other) == CLOSE_WAIT);
-        let fin = forwarded().unwrap();
+        let Step::Forward(fin) = leaving.poll(now).unwrap() else { panic!("a late FIN is forwarded") };
         assert_eq!((fin.seq(), fin.data(), fin.has_fin()), (end.wrapping_add(700), &[][..], true));
-        assert_eq!(forwarded(), None);
+        assert_eq!(leaving.poll(now).unwrap(), Step::Wait(next), "the grace begins at the same time again");
+        let (mut step, mut repeated) = (Step::Wait(next), 0);
+        while step != Step::Ended {
+            step = leaving.poll(now).unwrap();
+            match &step {
+                Step::Wait(next) => now = *next,
+                Step::Forward(both) => {
+                    assert_eq!((both.seq(), both.data(), both.has_fin()), (end, late.data(), true));
+                    repeated += 1;
+                }
+                Step::Ended => {}
+            }
+        }
+        assert_eq!(repeated, CHECKS);
+        assert_eq!(state_of(&other), CLOSED);
     });
 }
 
