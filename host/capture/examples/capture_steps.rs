@@ -38,10 +38,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         let start = Instant::now();
         let captured = capturer.export(server)?;
         let exported = Instant::now();
-        let (state, options) = (captured.state().clone(), captured.options().clone());
+        let state = captured.state().clone();
         captured.close_without_grace()?;
         let closed = Instant::now();
-        let restored = import(&state, &options)?;
+        let restored = import(&state)?;
         let imported = Instant::now();
         let live = restored.go_live(&injector).map_err(|failed| failed.error)?;
         let end = Instant::now();

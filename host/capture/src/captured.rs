@@ -36,7 +36,6 @@ pub(crate) struct Taken {
     pub cookie: u64,
     pub state: ConnectionState,
     pub muted: Muted,
-    pub options: SocketOptions,
     /// Time since which the filter is attached.
     pub filtered_at: Instant,
     pub remainder: Remainder,
@@ -59,15 +58,10 @@ impl Captured {
         Captured { socket: Held::new(fd), taken: Box::new(taken) }
     }
 
-    /// The connection's state. `listener` and `attachment` are `None`: the application knows them. `recovery` is `None`, too,
+    /// The connection's state, which has the socket's options. `listener` and `attachment` are `None`: the application knows them. `recovery` is `None`, too,
     /// and so is TS.Recent unless the [`Capturer`](crate::Capturer) reads it: sockets do not reveal them.
     pub fn state(&self) -> &ConnectionState {
         &self.taken.state
-    }
-
-    /// The socket's options, which the state has, too.
-    pub fn options(&self) -> &SocketOptions {
-        &self.taken.options
     }
 
     /// The socket's cookie (SO_COOKIE), by which the kernel reports its end.
@@ -120,7 +114,9 @@ impl Captured {
         if let Err(error) = self.restore() {
             return Err(Failed { kept: self, error });
         }
-        push(self.socket.fd(), &self.taken.options);
+        if self.options().is_some_and(|options| options.cork == Some(false)) {
+            push(self.socket.fd());
+        }
         let (mut injected, mut fault) = (0, None);
         loop {
             match self.taken.remainder.next_copy() {
@@ -144,14 +140,17 @@ impl Captured {
         let repair = Repair::of(fd);
         unmute(repair, self.taken.muted.window)?;
         filter::detach(fd).map_err(system("detach the filter from the socket"))?;
-        repair.leave(self.taken.options.reuses_address.unwrap_or(true))
+        repair.leave(self.options().and_then(|options| options.reuses_address).unwrap_or(true))
+    }
+
+    fn options(&self) -> Option<&SocketOptions> {
+        self.taken.state.socket_options.as_ref()
     }
 }
 
-/// Sends what a timer would have sent during the capture, had the peer's window not counted as closed.
-fn push(fd: &OwnedFd, options: &SocketOptions) {
-    if options.cork == Some(false) {
-        // Clearing the option that is clear makes the kernel look at the send queue; it cannot fail.
-        let _ = sockopt::set_tcp_cork(fd, false);
-    }
+/// Sends what a timer would have sent during the capture, had the peer's window not counted as closed. The socket must not be
+/// corked.
+fn push(fd: &OwnedFd) {
+    // Clearing the option that is clear makes the kernel look at the send queue; it cannot fail.
+    let _ = sockopt::set_tcp_cork(fd, false);
 }

@@ -93,9 +93,9 @@ impl Capturer {
         match self.filtered(repair, fd, &eligible) {
             Ok(read) => {
                 let remainder = Remainder::new(&read.state, read.muted, read.inbox);
-                let state = ConnectionState { socket_options: Some(options.clone()), ..read.state };
+                let state = ConnectionState { socket_options: Some(options), ..read.state };
                 let (cookie, muted) = (eligible.cookie, read.muted);
-                Ok(Taken { cookie, state, muted, options, filtered_at: read.filtered_at, remainder })
+                Ok(Taken { cookie, state, muted, filtered_at: read.filtered_at, remainder })
             }
             Err(error) => {
                 // The error of the capture is reported; a process that could enter repair mode can also leave it.

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{
     AddressFamily, Shutdown, SocketFlags, SocketType, bind, connect, ipproto, shutdown, socket_with,
 };
-use spillway_wire::state::{ConnectionState, SocketOptions};
+use spillway_wire::state::ConnectionState;
 
 use crate::error::{CaptureError, system};
 use crate::held::Held;
@@ -22,23 +22,25 @@ use crate::system::{get, set};
 const MAXSEG_MAX: u16 = 32_767;
 
 /// Restores a connection in a new socket, which stays in repair mode and sends nothing before [`Restored::go_live`]. Its
-/// local address must be one of this host's: change `state.local` first if a switch translates the address.
+/// local address must be one of this host's: change `state.local` first if a switch translates the address. The socket gets
+/// the state's socket options, and this host's defaults if the state has none, because it comes from a user-level stack.
 ///
 /// # Errors
 /// The state contradicts itself or has a property that the kernel cannot continue, the host has such a connection already
 /// or lacks the address, or the process or the kernel lacks something. Nothing has changed then.
-pub fn import(state: &ConnectionState, options: &SocketOptions) -> Result<Restored, CaptureError> {
-    let plan = Plan::new(state, options)?;
+pub fn import(state: &ConnectionState) -> Result<Restored, CaptureError> {
+    let plan = Plan::new(state)?;
+    let options = state.socket_options.clone().unwrap_or_default();
     let family = if plan.local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))
         .map_err(|errno| CaptureError::System("open a socket", errno.into()))?;
     let socket = Held::new(fd);
     let fd = socket.fd();
     let repair = Repair::enter(fd)?;
-    let has_congestion_control = options::apply(options, fd, plan.needed())?;
+    let has_congestion_control = options::apply(&options, fd, plan.needed())?;
     join(repair, fd, &plan)?;
     rebuild(repair, fd, &plan).map_err(system("restore the connection's queues"))?;
-    Ok(Restored::new(socket, plan, options.clone(), has_congestion_control))
+    Ok(Restored::new(socket, plan, options, has_congestion_control))
 }
 
 /// Makes the socket an established one. No segment is sent.

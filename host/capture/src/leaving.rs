@@ -1,18 +1,12 @@
 //! The socket of a connection that has moved, until no segment can reach it any more.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::error::CaptureError;
+use crate::grace::Grace;
 use crate::held::Held;
 use crate::peer_packet::PeerPacket;
 use crate::remainder::Remainder;
-
-/// Shortest time between the filter and the end of the socket. Segments that were on their way when the switch began to hold
-/// the flow, or on another CPU when the filter was attached, meet a socket until then, and not a reset.
-pub const GRACE: Duration = Duration::from_millis(20);
-/// Times since the filter at which late bytes are looked for. The peer waits for the answer to these bytes, and a thread that
-/// was interrupted between the filter and the socket's queue usually continues soon.
-const CHECKS_MS: [u64; 5] = [1, 2, 4, 8, 14];
 
 /// The socket of a connection that has a new owner. It accepts and sends nothing. A drop ends it at once.
 #[derive(Debug)]
@@ -22,7 +16,7 @@ pub struct Leaving {
     socket: Option<Held>,
     cookie: u64,
     remainder: Remainder,
-    filtered_at: Instant,
+    grace: Grace,
 }
 
 /// What to do for a connection that has moved.
@@ -37,8 +31,9 @@ pub enum Step {
 }
 
 impl Leaving {
+    /// `filtered_at`: time since which the filter is attached.
     pub(crate) fn new(socket: Held, cookie: u64, remainder: Remainder, filtered_at: Instant) -> Leaving {
-        Leaving { socket: Some(socket), cookie, remainder, filtered_at }
+        Leaving { socket: Some(socket), cookie, remainder, grace: Grace::new(filtered_at) }
     }
 
     /// The socket's cookie (SO_COOKIE), by which the kernel reports its end.
@@ -46,8 +41,12 @@ impl Leaving {
         self.cookie
     }
 
-    /// The next step. When [`GRACE`] is over, and the new owner has all that this host knows of the peer, the socket ends without
-    /// a segment: other descriptors of the same socket report an aborted connection.
+    /// The next step. When [`GRACE`](crate::GRACE) is over, and the new owner has all that this host knows of the peer, the
+    /// socket ends without a segment: other descriptors of the same socket report an aborted connection.
+    ///
+    /// Packets with late bytes, which the peer never sends again, are returned several times: at the first poll after each time
+    /// that [`Step::Wait`] has named. So such a packet may be lost on its way, and the new owner may have no room for
+    /// it at first. An owner that has the bytes drops them. The grace begins again when late bytes are found.
     ///
     /// # Errors
     /// The kernel refuses to read the socket or the copies, or to end the socket, for example because a thread waits for it.
@@ -55,13 +54,23 @@ impl Leaving {
     /// and cannot be forwarded; the peer has an acknowledgement of it, so the connection must be reset at its new owner.
     pub fn poll(&mut self, now: Instant) -> Result<Step, CaptureError> {
         let Some(socket) = &self.socket else { return Ok(Step::Ended) };
-        if let Some(packet) = self.remainder.next(socket.fd())? {
-            return Ok(Step::Forward(packet));
+        if self.grace.is_check_due(now) {
+            self.remainder.repeat_late();
         }
-        let elapsed = now.saturating_duration_since(self.filtered_at);
-        if elapsed < GRACE {
-            return Ok(Step::Wait(self.filtered_at + next_check(elapsed)));
+        let late_before = self.remainder.late_numbers();
+        let packet = self.remainder.next(socket.fd())?;
+        if self.remainder.late_numbers() > late_before {
+            // Each late byte is repeated at all checks.
+            self.grace = Grace::new(now);
         }
+        match (packet, self.grace.next_check()) {
+            (Some(packet), _) => Ok(Step::Forward(packet)),
+            (None, Some(check)) => Ok(Step::Wait(check)),
+            (None, None) => self.end(),
+        }
+    }
+
+    fn end(&mut self) -> Result<Step, CaptureError> {
         if let Some(socket) = self.socket.take()
             && let Err((socket, errno)) = socket.end()
         {
@@ -69,27 +78,5 @@ impl Leaving {
             return Err(CaptureError::System("end the captured socket", errno.into()));
         }
         Ok(Step::Ended)
-    }
-}
-
-/// The time since the filter at which to look next.
-fn next_check(elapsed: Duration) -> Duration {
-    CHECKS_MS.map(Duration::from_millis).into_iter().find(|check| *check > elapsed).unwrap_or(GRACE)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checks_become_rarer_and_the_last_one_is_the_end() {
-        let mut at = Duration::ZERO;
-        let mut checks = 0;
-        while at < GRACE {
-            let next = next_check(at);
-            assert!(at < next && next <= GRACE);
-            (at, checks) = (next, checks + 1);
-        }
-        assert_eq!(checks, CHECKS_MS.len() + 1);
     }
 }

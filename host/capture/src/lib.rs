@@ -14,7 +14,8 @@
 //! CAP_NET_RAW. BPF programs, which this crate does not contain, copy the segments that reach a captured socket
 //! ([`CopyingFilter`]) and read TS.Recent ([`PeerStamps`]).
 //!
-//! - `capturer`, `import`: the two directions; `captured`, `leaving`, `restored`: the types above
+//! - `capturer`, `import`: the two directions; `captured`, `leaving`, `restored`: the types above; `grace`: how long a leaving
+//!   socket stays
 //! - `eligible`: which sockets are refused, by the names in `refusal`; `movable`: what may change until the connection is read;
 //!   `diag`: the kernel's diagnosis of a connection
 //! - `dump`: reads a socket's connection; `reading`: what was read, as a state; `plan`: a state as numbers of the kernel
@@ -39,6 +40,7 @@ mod eligible;
 mod ends;
 mod error;
 mod filter;
+mod grace;
 mod held;
 mod import;
 mod info;
@@ -64,9 +66,10 @@ pub use captured::{Captured, Resumed};
 pub use capturer::{Capturer, export};
 pub use copies::{CopyCounters, CopyLimits};
 pub use error::{CaptureError, Failed};
+pub use grace::GRACE;
 pub use import::import;
 pub use inject::Injector;
-pub use leaving::{GRACE, Leaving, Step};
+pub use leaving::{Leaving, Step};
 pub use packet_injection::{InjectError, SocketInjector};
 pub use peer_packet::PeerPacket;
 pub use programs::{CopyingFilter, PeerStamp, PeerStamps};

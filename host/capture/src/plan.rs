@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use spillway_wire::state::{ConnectionState, Finish, Receiving, Sending, SocketOptions, Stage};
+use spillway_wire::state::{ConnectionState, Finish, Receiving, Sending, Stage};
 use spillway_wire::{Bytes, Chunks};
 
 use crate::error::CaptureError;
@@ -56,7 +56,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(state: &ConnectionState, options: &SocketOptions) -> Result<Plan, CaptureError> {
+    pub(crate) fn new(state: &ConnectionState) -> Result<Plan, CaptureError> {
         check_addresses(state)?;
         let sending = plan_sending(&state.sending, state.stage)?;
         let received = plan_receiving(&state.receiving, state.stage)?;
@@ -70,7 +70,9 @@ impl Plan {
         };
         let receive_end = number(state.receiving.initial, received.end);
         let window = plan_window(state, received.end, receive_end)?;
-        let clock = state.agreed.stamps.map(|stamps| clock(stamps.clock, options.has_microsecond_stamps));
+        let is_in_microseconds =
+            state.socket_options.as_ref().is_some_and(|options| options.has_microsecond_stamps);
+        let clock = state.agreed.stamps.map(|stamps| clock(stamps.clock, is_in_microseconds));
         Ok(Plan {
             local: state.local,
             peer: state.peer,
@@ -335,7 +337,7 @@ mod tests {
     }
 
     fn plan(state: &ConnectionState) -> Plan {
-        Plan::new(state, &SocketOptions::default()).unwrap()
+        Plan::new(state).unwrap()
     }
 
     #[test]
@@ -427,12 +429,12 @@ mod tests {
                 receiving: Receiving { fin: Some(fin), ..state.receiving.clone() },
                 ..state.clone()
             };
-            let error = Plan::new(&forged, &SocketOptions::default()).unwrap_err();
+            let error = Plan::new(&forged).unwrap_err();
             assert!(matches!(error, CaptureError::Contradiction("a number beyond 2^61")), "{error}");
         }
         // Both ends have finished.
         (state.stage, state.sending.finish, state.sending.nxt) = (Stage::LastAck, Finish::Unacknowledged, 17);
-        let error = Plan::new(&state, &SocketOptions::default()).unwrap_err();
+        let error = Plan::new(&state).unwrap_err();
         assert!(matches!(error, CaptureError::NotOfKernels(_)), "{error}");
     }
 }

@@ -29,15 +29,26 @@ pub(crate) struct Remainder {
     inbox: Option<Inbox>,
 }
 
-/// Bytes and a FIN that have passed the filter on another CPU, and were queued and acknowledged after the dump.
+/// Bytes and a FIN that have passed the filter on another CPU, and were queued and acknowledged after the dump. They stay in
+/// the socket's queue, so they are read again to be repeated, and no copy is kept.
 #[derive(Debug)]
 struct Late {
-    /// What the new owner has, or gets with `packets`.
-    ends: Ends,
-    progress: Progress,
-    /// How segments of the peer begin; their sequence number is `ends.received`.
+    /// What the state has.
+    exported: Position,
+    /// What the new owner has, or gets with `packets`, unless one of its packets was lost.
+    given: Position,
+    /// The largest number of received sequence numbers so far, since the socket exists.
+    received_max: u64,
+    /// How segments of the peer begin; their sequence number is that of `given`.
     head: PeerSegment,
     packets: VecDeque<PeerPacket>,
+}
+
+/// A place in the peer's stream.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    ends: Ends,
+    progress: Progress,
 }
 
 impl Remainder {
@@ -56,8 +67,22 @@ impl Remainder {
             window: u16::try_from(scaled).unwrap_or(u16::MAX),
             stamps,
         };
-        let late = Late { ends: muted.ends, progress: muted.progress, head, packets: VecDeque::new() };
+        let exported = Position { ends: muted.ends, progress: muted.progress };
+        let received_max = exported.progress.received;
+        let late = Late { exported, given: exported, received_max, head, packets: VecDeque::new() };
         Remainder { late, inbox }
+    }
+
+    /// Returns all late bytes again, because a packet with such bytes may have been lost, or the new owner may have had no room
+    /// for it. Copies are not repeated: the peer does that.
+    pub(crate) fn repeat_late(&mut self) {
+        self.late.given = self.late.exported;
+        self.late.packets.clear();
+    }
+
+    /// Number of late bytes so far, and of a FIN.
+    pub(crate) fn late_numbers(&self) -> u64 {
+        self.late.received_max - self.late.exported.progress.received
     }
 
     /// The next packet for the new owner, if there is one now. Late bytes come first: they had arrived first.
@@ -87,7 +112,7 @@ impl Late {
         let repair = Repair::of(fd);
         let mut progress = Info::read(fd)?.progress;
         for _ in 0..ATTEMPTS {
-            if progress.received == self.progress.received {
+            if progress.received == self.given.progress.received {
                 return Ok(());
             }
             check_urgent(fd)?;
@@ -96,12 +121,13 @@ impl Late {
             let now = Info::read(fd)?.progress;
             if now == progress
                 && let Some(unread) = contents.unread
-                && let Some(has_fin) = has_late_fin(&self.ends, &contents.ends)
+                && let Some(has_fin) = has_late_fin(&self.given.ends, &contents.ends)
             {
                 // `unread` is as long as the number in `contents.ends`, which is not smaller than the number before.
-                let late = unread.get(self.ends.unread as usize..).unwrap_or_default();
+                let late = unread.get(self.given.ends.unread as usize..).unwrap_or_default();
                 self.packets = self.segments(late, has_fin)?;
-                (self.ends, self.progress) = (contents.ends, now);
+                self.given = Position { ends: contents.ends, progress: now };
+                self.received_max = self.received_max.max(now.received);
                 return Ok(());
             }
             progress = now;
@@ -116,7 +142,7 @@ impl Late {
         (0..pieces)
             .map(|piece| {
                 let (from, to) = (piece * step, (piece * step + step).min(bytes.len()));
-                let seq = self.ends.received.wrapping_add(from as u32);
+                let seq = self.given.ends.received.wrapping_add(from as u32);
                 let has_fin = has_fin && piece + 1 == pieces;
                 PeerPacket::made(&PeerSegment { seq, has_fin, ..self.head }, &bytes[from..to])
             })

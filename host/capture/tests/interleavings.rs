@@ -3,12 +3,17 @@
 //! real kernel meet these orders too rarely.
 //!
 //! In the model a segment passes the switch, then the filter, and then it is queued and acknowledged, each at any later time.
-//! Between the filter and the queue it is on another CPU. Numbers of segments stand for bytes.
+//! Between the filter and the queue it is on another CPU. Numbers of segments stand for bytes. One packet that the source
+//! forwards to the new owner may be lost.
 
 use std::collections::BTreeSet;
 
 /// Segments that are on their way. Two suffice: what happens to one depends on at most one other.
 const SEGMENTS: usize = 2;
+/// Packets of the source with late bytes that may be lost on their way to the new owner, or find no room there.
+const LOSSES: usize = 1;
+/// Times that late bytes are forwarded if they are repeated.
+const ROUNDS: usize = LOSSES + 1;
 
 /// What an export does.
 #[derive(Clone, Copy)]
@@ -18,8 +23,8 @@ struct Way {
     reads_again: bool,
     /// The old socket remains until no segment is on its way.
     has_grace: bool,
-    /// Gives late bytes to the new owner.
-    reads_late_bytes: bool,
+    /// How late bytes are given to the new owner.
+    late_bytes: LateBytes,
     /// The new owner accepts the connection; otherwise the source resumes.
     is_accepted: bool,
 }
@@ -31,12 +36,22 @@ enum Filter {
     Copying,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LateBytes {
+    Ignored,
+    ForwardedOnce,
+    /// Forwarded in a number of rounds after the first late bytes.
+    RepeatedSinceFirst,
+    /// The rounds begin again with each byte that is found.
+    RepeatedSinceLatest,
+}
+
 /// The order that docs/capture.md describes.
 const COMPLETE: Way = Way {
     filter: Filter::Copying,
     reads_again: true,
     has_grace: true,
-    reads_late_bytes: true,
+    late_bytes: LateBytes::RepeatedSinceLatest,
     is_accepted: true,
 };
 
@@ -81,17 +96,21 @@ enum Step {
     ReadEndsAgain,
     /// The move is decided: the new owner accepts, or the source resumes.
     Decide,
-    /// The source forwards, and ends its socket; or it injects.
+    /// The source forwards late bytes.
+    Forward,
+    /// The source ends its socket, or continues with it. Before the end, the last step is repeated until all late bytes were
+    /// forwarded in all rounds.
     End,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step::Hold,
     Step::Filter,
     Step::ReadEnds,
     Step::ReadContents,
     Step::ReadEndsAgain,
     Step::Decide,
+    Step::Forward,
     Step::End,
 ];
 
@@ -106,7 +125,12 @@ struct Model {
     /// Segments queued when the ends were read, and when the contents were.
     ends: usize,
     contents: usize,
-    /// Segments that the owner has at the end of the source's steps.
+    /// Late segments that were forwarded, and rounds in which this happened.
+    late: usize,
+    rounds: usize,
+    /// Packets that may still be lost.
+    losses: usize,
+    /// Segments that the new owner has.
     owned: usize,
 }
 
@@ -120,8 +144,8 @@ impl Model {
         self.segments.iter().any(|place| matches!(place, Place::BeforeFilter | Place::BeforeQueue))
     }
 
-    /// The source's next step. `None`: it waits.
-    fn step(&self, way: &Way) -> Option<Model> {
+    /// What the source's next step may lead to. Nothing: it waits.
+    fn step(&self, way: &Way) -> Vec<Model> {
         let mut model = self.clone();
         model.next += 1;
         match STEPS[self.next] {
@@ -131,22 +155,55 @@ impl Model {
             Step::ReadContents => model.contents = self.queued(),
             Step::ReadEndsAgain => {
                 if way.reads_again && self.queued() != self.ends {
-                    model.next = STEPS.iter().position(|step| *step == Step::ReadEnds)?;
+                    model.next = index_of(Step::ReadEnds);
                 }
             }
-            // A socket that resumes is filtered no more.
-            Step::Decide => model.is_filtered &= way.is_accepted,
+            Step::Decide => {
+                // A socket that resumes is filtered no more.
+                model.is_filtered &= way.is_accepted;
+                model.owned = self.contents;
+            }
+            Step::Forward if way.is_accepted => return self.forward(model, way),
             Step::End if way.is_accepted => {
                 if way.has_grace && self.is_on_its_way() {
-                    return None;
+                    return vec![];
                 }
-                let late = if way.reads_late_bytes { self.queued() - self.contents } else { 0 };
-                model.owned = self.contents + late;
-                model.has_socket = false;
+                if way.has_grace && self.must_forward(way) {
+                    model.next = index_of(Step::Forward);
+                } else {
+                    model.has_socket = false;
+                }
             }
-            Step::End => {}
+            Step::Forward | Step::End => {}
         }
-        Some(model)
+        vec![model]
+    }
+
+    /// `model`: this one after a step without an effect.
+    fn forward(&self, mut model: Model, way: &Way) -> Vec<Model> {
+        let late = self.queued() - self.contents;
+        if late == 0 || way.late_bytes == LateBytes::Ignored {
+            return vec![model];
+        }
+        if late > self.late && way.late_bytes == LateBytes::RepeatedSinceLatest {
+            model.rounds = 0;
+        }
+        model.rounds += 1;
+        model.late = late;
+        let lost = (self.losses > 0).then(|| Model { losses: self.losses - 1, ..model.clone() });
+        model.owned = self.contents + late;
+        lost.into_iter().chain([model]).collect()
+    }
+
+    /// Whether late bytes must be forwarded, or repeated.
+    fn must_forward(&self, way: &Way) -> bool {
+        let rounds = match way.late_bytes {
+            LateBytes::Ignored => return false,
+            LateBytes::ForwardedOnce => 1,
+            LateBytes::RepeatedSinceFirst | LateBytes::RepeatedSinceLatest => ROUNDS,
+        };
+        let late = self.queued() - self.contents;
+        late > self.late || late > 0 && self.rounds < rounds
     }
 
     /// The next step of a segment. `None`: it has arrived somewhere.
@@ -185,6 +242,10 @@ impl Model {
     }
 }
 
+fn index_of(step: Step) -> usize {
+    STEPS.iter().position(|candidate| *candidate == step).expect("all steps are in the list")
+}
+
 /// All faults in all orders, and the number of orders.
 fn explore(way: &Way) -> (BTreeSet<Fault>, usize) {
     let start = Model {
@@ -195,6 +256,9 @@ fn explore(way: &Way) -> (BTreeSet<Fault>, usize) {
         has_socket: true,
         ends: 0,
         contents: 0,
+        late: 0,
+        rounds: 0,
+        losses: LOSSES,
         owned: 0,
     };
     let (mut faults, mut orders, mut open) = (BTreeSet::new(), 0, vec![start]);
@@ -224,7 +288,7 @@ fn the_complete_order_loses_nothing() {
 
 #[test]
 fn each_part_of_the_order_is_needed() {
-    let cases: [(&str, Way, &[Fault]); 6] = [
+    let cases: [(&str, Way, &[Fault]); 8] = [
         ("a filter that drops", Way { filter: Filter::Dropping, ..COMPLETE }, &[Fault::Waits]),
         (
             "a source that resumes after a filter that drops",
@@ -232,11 +296,21 @@ fn each_part_of_the_order_is_needed() {
             &[Fault::Waits],
         ),
         ("no second reading", Way { reads_again: false, ..COMPLETE }, &[Fault::Inconsistent]),
-        ("no late bytes", Way { reads_late_bytes: false, ..COMPLETE }, &[Fault::AcknowledgedLost]),
-        ("no grace", Way { has_grace: false, ..COMPLETE }, &[Fault::Reset]),
+        ("no late bytes", Way { late_bytes: LateBytes::Ignored, ..COMPLETE }, &[Fault::AcknowledgedLost]),
+        (
+            "late bytes that are forwarded once",
+            Way { late_bytes: LateBytes::ForwardedOnce, ..COMPLETE },
+            &[Fault::AcknowledgedLost],
+        ),
+        (
+            "a last late byte that is forwarded once",
+            Way { late_bytes: LateBytes::RepeatedSinceFirst, ..COMPLETE },
+            &[Fault::AcknowledgedLost],
+        ),
+        ("no grace", Way { has_grace: false, ..COMPLETE }, &[Fault::AcknowledgedLost, Fault::Reset]),
         (
             "neither grace nor late bytes, and no filter",
-            Way { filter: Filter::None, has_grace: false, reads_late_bytes: false, ..COMPLETE },
+            Way { filter: Filter::None, has_grace: false, late_bytes: LateBytes::Ignored, ..COMPLETE },
             &[Fault::AcknowledgedLost, Fault::Reset],
         ),
     ];

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
 use spillway_bpf::{Budget, HeldFlows, HeldOutcome, Hold, Release};
-use spillway_capture::{Injector, SocketOptions, export, import};
+use spillway_capture::{Injector, export, import};
 use spillway_lab::{Host, unavailable};
 use spillway_wire::state::ConnectionState;
 
@@ -83,10 +83,9 @@ impl<'a> Target<'a> {
 
     /// Continues the connection of a socket of `source` here, and gives it the held packets.
     fn take(&mut self, source: &Host, server: TcpStream, hold: Hold) -> TcpStream {
-        let (state, options) = captured(source, server);
+        let state = captured(source, server);
         let injector = &self.injector;
-        let live =
-            self.host.run_inside(|| import(&state, &options).unwrap().go_live(injector).unwrap()).unwrap();
+        let live = self.host.run_inside(|| import(&state).unwrap().go_live(injector).unwrap()).unwrap();
         assert!(live.fault.is_none(), "{:?}", live.fault);
         assert!(live.unwritten.is_empty() && !live.must_finish, "the kernel accepts all unsent bytes");
         let socket = self.injector.for_socket(&live.socket).unwrap();
@@ -108,12 +107,12 @@ fn release(held: &mut HeldFlows, hold: Hold, mut inject: impl FnMut(&[u8])) {
 }
 
 /// Takes a connection out of a socket of a host, which then has no socket for it.
-fn captured(source: &Host, server: TcpStream) -> (ConnectionState, SocketOptions) {
+fn captured(source: &Host, server: TcpStream) -> ConnectionState {
     let capture = || {
         let captured = export(server).unwrap();
-        let (state, options) = (captured.state().clone(), captured.options().clone());
+        let state = captured.state().clone();
         assert_eq!(captured.close_without_grace().unwrap(), [], "all packets go to the target");
-        (state, options)
+        state
     };
     source.run_inside(capture).unwrap()
 }

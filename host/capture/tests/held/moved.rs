@@ -139,7 +139,7 @@ fn a_segment_that_was_acknowledged_in_part_moves_from_its_middle() {
         })
         .unwrap();
     assert_eq!(kernel::unacknowledged(&server), (BYTES - ACKNOWLEDGED) as u32);
-    let (state, _) = captured(&fork.servers[0], server);
+    let state = captured(&fork.servers[0], server);
     let mut stream = Pattern::new(2);
     stream.advance(ACKNOWLEDGED);
     let queue: Vec<u8> = state.sending.queue.chunks().concat();

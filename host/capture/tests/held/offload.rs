@@ -29,9 +29,9 @@ fn packets_without_complete_checksums_are_injected() {
         requests.0.write(&client, 3_000);
         target.waits_for_packets(hold, 1);
         // The connection moves from one socket of the host to another.
-        let (state, options) = crate::captured(&host, server);
+        let state = crate::captured(&host, server);
         let injector = &target.injector;
-        let import = || spillway_capture::import(&state, &options).unwrap().go_live(injector).unwrap();
+        let import = || spillway_capture::import(&state).unwrap().go_live(injector).unwrap();
         let live = host.run_inside(import).unwrap();
         let socket = target.injector.for_socket(&live.socket).unwrap();
         let inject = |packet: &[u8]| {

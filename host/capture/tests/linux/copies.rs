@@ -6,14 +6,14 @@ use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use rustix::net::sockopt::{set_socket_recv_buffer_size, socket_recv_buffer_size};
 use spillway_bpf::{Removal, RemovedSockets};
 use spillway_capture::{
-    Captured, Capturer, CopyCounters, CopyLimits, GRACE, Injector, Leaving, Live, PeerPacket, Step, import,
+    Captured, Capturer, CopyCounters, CopyLimits, GRACE, Injector, Leaving, PeerPacket, Step, import,
 };
 
-use crate::cable::{Cable, Family, skipped, wait_until};
+use crate::cable::{Cable, Family, PATIENCE, Seen, skipped, wait_until};
 use crate::kernel::{attach_dropping_filter, info, network_counter, set_option, unacknowledged};
-use crate::moving::assert_unseen;
 use crate::programs::Filter;
 use crate::stream::{Pattern, unread};
 
@@ -30,11 +30,18 @@ fn copying() -> Capturer {
     Capturer::open().unwrap().copying(Filter::load(), CopyLimits::default())
 }
 
-/// Runs `work` for connections of a client to the first of two servers. It returns the server's end, wherever it is then.
+/// Runs `work` for connections of a client to the first of two servers. It returns the server's end, wherever it is then. The
+/// client must see nothing that it must not see.
 fn with_two_servers(name: &str, work: impl Fn(&Cable, &TcpStream, TcpStream) -> TcpStream) {
+    seen_of_two_servers(name, work).into_iter().for_each(|seen| assert_eq!(seen, Seen::default()));
+}
+
+/// As [`with_two_servers`]. Returns what the client has seen, for each family of addresses.
+fn seen_of_two_servers(name: &str, work: impl Fn(&Cable, &TcpStream, TcpStream) -> TcpStream) -> Vec<Seen> {
+    let mut seen = Vec::new();
     for family in [Family::V4, Family::V6] {
         if skipped() {
-            return;
+            return seen;
         }
         let suffix = if family == Family::V4 { 4 } else { 6 };
         let cable = Cable::with_two_servers(&format!("{name}-{suffix}"), family, &[]);
@@ -45,8 +52,9 @@ fn with_two_servers(name: &str, work: impl Fn(&Cable, &TcpStream, TcpStream) -> 
             finish(&cable, &client, server);
             cable.release_to(0);
         }
-        assert_unseen(&cable);
+        seen.push(cable.seen());
     }
+    seen
 }
 
 /// Ends a connection, so that no segment of it is on its way afterwards.
@@ -59,12 +67,14 @@ fn finish(cable: &Cable, mut client: &TcpStream, mut server: TcpStream) {
 }
 
 /// Continues a captured connection at the second server, which the client's segments reach from now on.
-fn take_over(cable: &Cable, captured: &Captured) -> Live {
-    let (state, options) = (captured.state().clone(), captured.options().clone());
-    let work = || import(&state, &options).unwrap().go_live(&Injector::open().unwrap()).unwrap();
+fn take_over(cable: &Cable, captured: &Captured) -> TcpStream {
+    let state = captured.state().clone();
+    let work = || import(&state).unwrap().go_live(&Injector::open().unwrap()).unwrap();
     let live = cable.server_at(1).run_inside(work).unwrap();
     assert!(live.fault.is_none(), "{:?}", live.fault);
-    live
+    let server = TcpStream::from(live.socket);
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    server
 }
 
 /// Polls until there is nothing to forward now.
@@ -99,8 +109,7 @@ fn copies_go_to_the_new_owner_and_no_one_waits() {
         });
         cable.hold();
         requests.write(client, BYTES);
-        let live = take_over(cable, &captured);
-        let server = TcpStream::from(live.socket);
+        let server = take_over(cable, &captured);
         let mut leaving = captured.accepted();
         let packets = forwarded(&mut leaving, start);
         let first = &packets[0];
@@ -147,7 +156,7 @@ fn a_damaged_segment_does_not_go_to_the_new_owner() {
             capturer.copy_counters() != CopyCounters::default()
         });
         assert_eq!(capturer.copy_counters(), CopyCounters { damaged: 1, ..CopyCounters::default() });
-        let server = TcpStream::from(take_over(cable, &captured).socket);
+        let server = take_over(cable, &captured);
         let mut leaving = captured.accepted();
         assert_eq!(forwarded(&mut leaving, start), []);
         cable.release_to(1);
@@ -170,7 +179,7 @@ fn a_filter_that_drops_makes_the_client_wait() {
     let segments = cable.client_segments();
     client.write_all(&Pattern::new(1).next(100)).unwrap();
     wait_until("the segment reaches the server", || cable.client_segments() > segments);
-    let server = TcpStream::from(take_over(&cable, &captured).socket);
+    let server = take_over(&cable, &captured);
     cable.release_to(1);
     let mut leaving = captured.accepted();
     assert_eq!(forwarded(&mut leaving, Instant::now()), []);
@@ -201,21 +210,67 @@ fn acknowledged_bytes_reach_the_new_owner() {
         let captured = cable.server.run_inside(|| copying().export(server).unwrap()).unwrap();
         send_behind_the_filter(&other, client, &Pattern::new(1).next(BYTES));
         cable.hold();
-        let server = TcpStream::from(take_over(cable, &captured).socket);
+        let server = take_over(cable, &captured);
         let mut leaving = captured.accepted();
-        inject(cable, 1, &forwarded(&mut leaving, Instant::now()));
+        let now = Instant::now();
+        let first = forwarded(&mut leaving, now);
+        inject(cable, 1, &first);
         cable.release_to(1);
         let mut taken = Pattern::new(1);
         taken.read(&server, BYTES);
+        let Step::Wait(next) = leaving.poll(now).unwrap() else { panic!("the grace is not over") };
+        let again = forwarded(&mut leaving, next);
+        assert_eq!(again, first, "late bytes are repeated");
+        inject(cable, 1, &again);
         let mut requests = taken;
         requests.write(client, BYTES);
         client.shutdown(Shutdown::Write).unwrap();
         taken.read(&server, BYTES);
         wait_until("the client's FIN arrives", || info(&server).tcpi_state == CLOSE_WAIT);
         assert_eq!(cable.client_timeouts(), before);
+        forwarded(&mut leaving, Instant::now() + GRACE);
         assert_eq!(leaving.poll(Instant::now() + GRACE).unwrap(), Step::Ended);
         server
     });
+}
+
+/// The first packet with late bytes finds no room: the client never sends these bytes again, but the old host does.
+#[test]
+fn late_bytes_reach_an_owner_whose_receive_buffer_was_full() {
+    let seen = seen_of_two_servers("cap-acked-full", |cable, client, server| {
+        let before = cable.client_timeouts();
+        let other: OwnedFd = server.try_clone().unwrap().into();
+        let mut requests = Pattern::new(1);
+        requests.write(client, BYTES);
+        wait_until("the request arrives", || unread(&server) == BYTES as u64);
+        let captured = cable.server.run_inside(|| copying().export(server).unwrap()).unwrap();
+        send_behind_the_filter(&other, client, &requests.next(BYTES));
+        requests.advance(BYTES);
+        cable.hold();
+        let server = take_over(cable, &captured);
+        let dropped = || cable.server_at(1).run_inside(|| network_counter("TCPRcvQDrop")).unwrap();
+        let before_full = dropped();
+        let size = socket_recv_buffer_size(&server).unwrap() / 2;
+        set_socket_recv_buffer_size(&server, 0).unwrap();
+        let (mut leaving, now) = (captured.accepted(), Instant::now());
+        inject(cable, 1, &forwarded(&mut leaving, now));
+        wait_until("the packet is dropped", || dropped() > before_full);
+        assert_eq!(unread(&server), BYTES as u64);
+        // The kernel has advertised a closed window, which reading opens again.
+        set_socket_recv_buffer_size(&server, size).unwrap();
+        let mut taken = Pattern::new(1);
+        taken.read(&server, BYTES);
+        let Step::Wait(next) = leaving.poll(now).unwrap() else { panic!("the grace is not over") };
+        inject(cable, 1, &forwarded(&mut leaving, next));
+        cable.release_to(1);
+        taken.read(&server, BYTES);
+        requests.write(client, BYTES);
+        taken.read(&server, BYTES);
+        assert_eq!(cable.client_timeouts(), before);
+        server
+    });
+    // The new owner answers a packet without room by its acknowledgement, which is before that of the late bytes.
+    assert!(seen.iter().all(|seen| seen.resets == 0 && seen.clocks_back == 0), "{seen:?}");
 }
 
 /// Without the late bytes the connection never continues: the client has an acknowledgement of what the new owner lacks.
@@ -230,7 +285,7 @@ fn acknowledged_bytes_that_are_not_forwarded_are_lost() {
     let captured = cable.server.run_inside(|| copying().export(server).unwrap()).unwrap();
     send_behind_the_filter(&other, &client, &Pattern::new(1).next(100));
     cable.hold();
-    let server = TcpStream::from(take_over(&cable, &captured).socket);
+    let server = take_over(&cable, &captured);
     cable.release_to(1);
     client.write_all(b"next").unwrap();
     wait_until("bytes arrive behind a gap", || info(&server).tcpi_rcv_ooopack > 0);
@@ -280,7 +335,7 @@ fn the_end_of_a_moved_socket_is_reported_by_its_cookie() {
         cable.hold();
         let captured = cable.server.run_inside(|| copying().export(server).unwrap()).unwrap();
         removed.watch(captured.cookie()).unwrap();
-        let server = TcpStream::from(take_over(cable, &captured).socket);
+        let server = take_over(cable, &captured);
         let mut leaving = captured.accepted();
         cable.release_to(1);
         assert_eq!(removed.poll().unwrap(), None, "the socket is still there");
@@ -310,7 +365,7 @@ fn merged_packets_are_injected_whole_or_in_pieces() {
             for mtu in [65_536, 1_500] {
                 let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
                 let server = listener.accept().unwrap().0;
-                server.set_read_timeout(Some(crate::cable::PATIENCE)).unwrap();
+                server.set_read_timeout(Some(PATIENCE)).unwrap();
                 let mut capturer = copying();
                 let captured = capturer.export(server).unwrap();
                 client.write_all(&Pattern::new(1).next(60_000)).unwrap();

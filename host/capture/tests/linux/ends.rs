@@ -17,6 +17,9 @@ const FIN_WAIT_2: u8 = 5;
 const CLOSE_WAIT: u8 = 8;
 const CLOSED: u8 = 7;
 
+/// Checks of a leaving socket, at each of which late bytes are repeated.
+const CHECKS: usize = 6;
+
 /// Connections of each test.
 const CONNECTIONS: usize = 20;
 
@@ -209,18 +212,29 @@ fn what_arrives_behind_the_filter_goes_to_the_new_owner() {
         client.write_all(&Pattern::new(9).next(700)).unwrap();
         wait_until("late bytes arrive", || unread(&other) == 2_700);
         let mut leaving = captured.accepted();
-        let mut forwarded = || match leaving.poll(Instant::now()).unwrap() {
-            Step::Forward(packet) => Some(packet),
-            _ => None,
-        };
-        let late = forwarded().unwrap();
+        let mut now = Instant::now();
+        let Step::Forward(late) = leaving.poll(now).unwrap() else { panic!("late bytes are forwarded") };
         assert_eq!((late.seq(), late.data(), late.has_fin()), (end, &Pattern::new(9).next(700)[..], false));
-        assert_eq!(forwarded(), None, "bytes are given once");
+        let Step::Wait(next) = leaving.poll(now).unwrap() else { panic!("bytes are given once at a time") };
         client.shutdown(Shutdown::Write).unwrap();
         wait_until("the FIN arrives", || state_of(&other) == CLOSE_WAIT);
-        let fin = forwarded().unwrap();
+        let Step::Forward(fin) = leaving.poll(now).unwrap() else { panic!("a late FIN is forwarded") };
         assert_eq!((fin.seq(), fin.data(), fin.has_fin()), (end.wrapping_add(700), &[][..], true));
-        assert_eq!(forwarded(), None);
+        assert_eq!(leaving.poll(now).unwrap(), Step::Wait(next), "the grace begins at the same time again");
+        let (mut step, mut repeated) = (Step::Wait(next), 0);
+        while step != Step::Ended {
+            step = leaving.poll(now).unwrap();
+            match &step {
+                Step::Wait(next) => now = *next,
+                Step::Forward(both) => {
+                    assert_eq!((both.seq(), both.data(), both.has_fin()), (end, late.data(), true));
+                    repeated += 1;
+                }
+                Step::Ended => {}
+            }
+        }
+        assert_eq!(repeated, CHECKS);
+        assert_eq!(state_of(&other), CLOSED);
     });
 }
 
@@ -298,17 +312,17 @@ fn a_silent_close_ends_all_descriptors_of_the_socket() {
         let mut other = server.try_clone().unwrap();
         cable.hold();
         let captured = export(server).unwrap();
-        let (state, options) = (captured.state().clone(), captured.options().clone());
-        let present = import(&state, &options).unwrap_err();
+        let state = captured.state().clone();
+        let present = import(&state).unwrap_err();
         assert!(matches!(present, CaptureError::Present(..)), "{present}");
         assert_eq!(captured.close_without_grace().unwrap(), []);
         assert!(other.read(&mut [0; 10]).is_err() || state_of(&other) == CLOSED);
         // A restored connection that is dropped sends nothing, and can be restored again.
         let address = client.local_addr().unwrap();
         let segments = cable.server_segments(address);
-        drop(import(&state, &options).unwrap());
+        drop(import(&state).unwrap());
         assert_eq!(cable.server_segments(address), segments);
-        let live = import(&state, &options).unwrap().go_live(&Injector::open().unwrap()).unwrap();
+        let live = import(&state).unwrap().go_live(&Injector::open().unwrap()).unwrap();
         cable.release();
         let server = TcpStream::from(live.socket);
         Pattern::new(1).write(&server, 1_000);

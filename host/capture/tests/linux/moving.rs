@@ -54,11 +54,10 @@ fn carry_over(
     // The bytes on the wire are those of the state.
     let state = ConnectionState::decode(&captured.state().encode()).unwrap();
     assert_eq!(&state, captured.state());
-    let options = state.socket_options.clone().expect("a kernel's state has the options");
     let state = carry(&state);
     assert_eq!(captured.close_without_grace().unwrap(), [], "the cable holds all segments");
     let before = cable.server_segments(state.peer);
-    let restored = import(&state, &options).unwrap();
+    let restored = import(&state).unwrap();
     assert_eq!(cable.server_segments(state.peer), before, "an import sends nothing");
     assert!(restored.has_congestion_control());
     assert_eq!(restored.out_of_order_bytes(), 0);

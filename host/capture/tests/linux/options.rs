@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::net::sockopt;
 use spillway_capture::{Buffer, Injector, SocketOptions, export, import};
+use spillway_wire::state::ConnectionState;
 
 use crate::cable::{Cable, Family, skipped, wait_until};
 use crate::kernel::info;
@@ -46,7 +47,7 @@ fn options_are_restored() {
 
         // A second capture reads what the first import has set.
         let captured = export(moving.stream).unwrap();
-        let options = captured.options().clone();
+        let options = captured.state().socket_options.clone().unwrap();
         assert_eq!(options.receive_buffer, Some(Buffer { bytes: 600_000, is_fixed: true }));
         assert!(options.send_buffer.is_some_and(|buffer| !buffer.is_fixed));
         drop(captured);
@@ -147,9 +148,9 @@ fn a_listening_socket_can_be_bound_while_a_moved_connection_lives() {
         Pattern::new(1).read(&client, 1_000);
         // The same with options of a connection that does not come from a kernel, and after a move that failed.
         let captured = export(moving.stream).unwrap();
-        let state = captured.state().clone();
+        let state = ConnectionState { socket_options: None, ..captured.state().clone() };
         assert_eq!(captured.close_without_grace().unwrap(), []);
-        let restored = import(&state, &SocketOptions::default()).unwrap();
+        let restored = import(&state).unwrap();
         let live = restored.go_live(&Injector::open().unwrap()).unwrap();
         drop(_listener);
         let listener = listen(address);
@@ -175,11 +176,11 @@ fn a_missing_congestion_control_is_reported_and_replaced() {
         let options = SocketOptions {
             congestion_control: Some("no-such".into()),
             has_microsecond_stamps: true,
-            ..captured.options().clone()
+            ..captured.state().socket_options.clone().unwrap()
         };
-        let state = captured.state().clone();
+        let state = ConnectionState { socket_options: Some(options), ..captured.state().clone() };
         assert_eq!(captured.close_without_grace().unwrap(), []);
-        let restored = import(&state, &options).unwrap();
+        let restored = import(&state).unwrap();
         assert!(!restored.has_congestion_control());
         let live = restored.go_live(&Injector::open().unwrap()).unwrap();
         cable.release();
@@ -187,7 +188,8 @@ fn a_missing_congestion_control_is_reported_and_replaced() {
         // The unit of timestamps is an option, too; kernels before 6.7 know only milliseconds.
         let has_unit = info(&live.socket).tcpi_options & MICROSECOND_STAMPS != 0;
         let captured = export(live.socket).unwrap();
-        assert_eq!(captured.options().has_microsecond_stamps, has_unit);
+        let options = captured.state().socket_options.as_ref().unwrap();
+        assert_eq!(options.has_microsecond_stamps, has_unit);
         let (moving, _) = Moving::new(&cable, resumed(captured)).step();
         assert_eq!(info(&moving.stream).tcpi_options & MICROSECOND_STAMPS != 0, has_unit);
         Pattern::new(1).write(&moving.stream, 1_000);

@@ -119,9 +119,9 @@ impl<'a> Owner<'a> {
         let capturer = &mut self.hosts[self.at].0;
         let captured = self.cable.server_at(self.at).run_inside(|| capturer.export(stream).unwrap()).unwrap();
         self.cable.hold();
-        let (state, options) = (captured.state().clone(), captured.options().clone());
+        let state = captured.state().clone();
         let injector = &self.hosts[target].1;
-        let import = || import(&state, &options).unwrap().go_live(injector).unwrap();
+        let import = || import(&state).unwrap().go_live(injector).unwrap();
         let live = self.cable.server_at(target).run_inside(import).unwrap();
         assert!(live.fault.is_none(), "{:?}", live.fault);
         assert!(live.unwritten.is_empty() && !live.must_finish, "the kernel accepts all unsent bytes");

@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketType, send, socket, sockopt};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
-use spillway_capture::{CaptureError, Failed, Injector, Refusal, SocketOptions, export, import};
+use spillway_capture::{CaptureError, Failed, Injector, Refusal, export, import};
 
 use spillway_wire::state::QUEUE_BYTES_MAX;
 
@@ -372,9 +372,9 @@ fn mapped_addresses_are_converted() {
         let client = TcpStream::connect(address).unwrap();
         let captured = export(listener.accept().unwrap().0).unwrap();
         assert_eq!((captured.state().local, captured.state().peer), (address, client.local_addr().unwrap()));
-        let (state, options) = (captured.state().clone(), captured.options().clone());
+        let state = captured.state().clone();
         assert_eq!(captured.close_without_grace().unwrap(), []);
-        let live = import(&state, &options).unwrap().go_live(&Injector::open().unwrap()).unwrap();
+        let live = import(&state).unwrap().go_live(&Injector::open().unwrap()).unwrap();
         assert_usable(&client, &live.socket.into());
     };
     cable.server.run_inside(work).unwrap();
@@ -391,7 +391,7 @@ fn a_process_without_the_capability_is_told_so() {
         set_capabilities(None, CapabilitySets { effective: fewer, permitted: fewer, ..own }).unwrap();
         let Failed { kept, error } = export(server).unwrap_err();
         assert!(matches!(error, CaptureError::Permission), "{error}");
-        let imported = import(captured.state(), &SocketOptions::default());
+        let imported = import(captured.state());
         assert!(matches!(imported, Err(CaptureError::Permission)));
         assert!(matches!(Injector::open(), Err(CaptureError::PermissionToInject)));
         assert!(matches!(captured.resume(&injector).unwrap_err().error, CaptureError::Permission));

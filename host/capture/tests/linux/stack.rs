@@ -1,7 +1,7 @@
 //! The user-level stack takes over the kernel's connections, and the kernel takes over those of the stack.
 
 use rustix::net::sockopt;
-use spillway_capture::{CaptureError, PeerPacket, SocketOptions, import};
+use spillway_capture::{CaptureError, PeerPacket, import};
 use spillway_tcp::isn::Key;
 use spillway_tcp::{Resolver, Settings, Stack};
 use spillway_transport::Time;
@@ -122,7 +122,7 @@ fn forged_states_are_refused_by_name() {
         for (field, forge) in forgeries {
             let mut forged = state.clone();
             forge(&mut forged);
-            let error = import(&forged, &SocketOptions::default()).unwrap_err();
+            let error = import(&forged).unwrap_err();
             assert!(
                 matches!(error, CaptureError::Contradiction(named) if named == field),
                 "{field}: {error}"
@@ -130,10 +130,10 @@ fn forged_states_are_refused_by_name() {
         }
         let mut gated = state.clone();
         gated.receiving.gate = Some(1);
-        assert!(matches!(import(&gated, &SocketOptions::default()), Err(CaptureError::NotOfKernels(_))));
+        assert!(matches!(import(&gated), Err(CaptureError::NotOfKernels(_))));
         let mut elsewhere = state;
         elsewhere.local = "10.81.0.77:7000".parse().unwrap();
-        let error = import(&elsewhere, &SocketOptions::default()).unwrap_err();
+        let error = import(&elsewhere).unwrap_err();
         assert!(matches!(error, CaptureError::NoAddress(local) if local == elsewhere.local), "{error}");
         drop(moving);
     };
