@@ -9,7 +9,7 @@ use spillway_moves::ConnectionEnds;
 use spillway_net::Detached;
 use spillway_transport::Conn;
 use spillway_wire::handoff::Reason;
-use spillway_wire::state::{ConnectionState, SocketOptions};
+use spillway_wire::state::ConnectionState;
 
 use crate::faults::Fault;
 use crate::state;
@@ -30,8 +30,7 @@ impl KernelTcp {
     pub(crate) fn restore(&mut self, state: &ConnectionState) -> Result<Coming, Reason> {
         let ends = ConnectionEnds { local: state.local, peer: state.peer };
         let packets = self.exported.end_leaving(&ends, &mut self.faults);
-        let options = state.socket_options.clone().unwrap_or_default();
-        match spillway_capture::import(state, &options) {
+        match spillway_capture::import(state) {
             Ok(restored) => Ok(Coming { restored, detached: state::detached(state), ends, packets }),
             Err(error) => {
                 let reason = reason_of(&error);
