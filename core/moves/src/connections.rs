@@ -56,6 +56,11 @@ impl<S: Tcp> Connections<S> {
         self.flows.get(&conn).copied()
     }
 
+    /// The flow of a client's connection to the service that listener 0 has here.
+    pub(crate) fn flow_of(&self, ends: ConnectionEnds) -> Option<Flow> {
+        Flow::new(ends.peer.into(), *self.services.first()?).ok()
+    }
+
     /// As [`flow`](Self::flow), also of a connection that was aborted since the last [`take_aborted`](Self::take_aborted).
     pub(crate) fn flow_until_taken(&self, conn: Conn) -> Option<Flow> {
         let aborted = || self.aborted.iter().find(|(aborted, _)| *aborted == conn).map(|(_, flow)| *flow);

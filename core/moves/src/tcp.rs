@@ -84,6 +84,18 @@ pub trait Tcp: Transport {
     /// An exported connection has ended elsewhere, or is lost: its segments are answered by resets from now on.
     fn end_exported(&mut self, now: Time, ends: ConnectionEnds);
 
+    /// Whether segments of a connection that has ended for the application may still leave: then
+    /// [`poll_gone`](Self::poll_gone) returns it later.
+    fn lingers(&mut self, conn: Conn) -> bool {
+        let _ = conn;
+        false
+    }
+
+    /// The next connection that lingered, and of which no segment leaves any more.
+    fn poll_gone(&mut self) -> Option<ConnectionEnds> {
+        None
+    }
+
     /// Holds the packets of a connection that is to come.
     ///
     /// # Errors

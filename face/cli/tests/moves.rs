@@ -6,6 +6,8 @@
 mod clients;
 #[path = "moves/partitioned.rs"]
 mod partitioned;
+#[path = "moves/pipelined.rs"]
+mod pipelined;
 #[path = "moves/servers.rs"]
 mod servers;
 // The tests of the switch use all of the daemon and of the scene.
@@ -24,7 +26,7 @@ use std::time::{Duration, Instant};
 use clients::Clients;
 use daemon::terminate;
 use scene::Scene;
-use servers::Servers;
+use servers::{Engines, KERNELS, STACK_AND_KERNEL, STACKS, Servers};
 use spillway_lab::{Launch, Process};
 use support::{Client, PATIENCE, eventually, value_of};
 
@@ -39,11 +41,10 @@ const CURLS: usize = 8;
 const CURL_REQUESTS: usize = 2_000;
 const CURL_MOVES: u64 = 100;
 
-#[test]
-fn connections_move_back_and_forth_under_load_and_nothing_is_lost() {
+fn connections_move_back_and_forth_under_load_and_nothing_is_lost(engines: Engines) {
     let Some(scene) = Scene::start_with(0, false) else { return };
     let daemon = scene.start_daemon();
-    let servers = Servers::start(&scene, "echo");
+    let servers = Servers::start_on(&scene, "echo", engines);
     let mut clients = Clients::start(&scene.client, scene.service(), CONNECTIONS);
     clients.wait_for_replies();
     let mut moves = 0;
@@ -79,11 +80,10 @@ fn number(variable: &str, default: u64) -> u64 {
 }
 
 /// With `MOVES_CONNECTIONS=1000 MOVES_SECONDS=60` a thousand connections for a minute.
-#[test]
-fn all_connections_move_back_and_forth_at_once() {
+fn all_connections_move_back_and_forth_at_once(engines: Engines) {
     let Some(scene) = Scene::start_with(0, false) else { return };
     let daemon = scene.start_daemon();
-    let servers = Servers::start(&scene, "echo");
+    let servers = Servers::start_on(&scene, "echo", engines);
     let connections = number("MOVES_CONNECTIONS", 64) as usize;
     let clients = Clients::start(&scene.client, scene.service(), connections);
     clients.wait_for_replies();
@@ -198,11 +198,10 @@ fn output_of(mut client: Process) -> String {
 }
 
 /// The connections of curl move back and forth between two requests. Each curl sends all of its requests on one connection.
-#[test]
-fn curl_gets_all_responses_on_one_connection_that_moves() {
+fn curl_gets_all_responses_on_one_connection_that_moves(engines: Engines) {
     let Some(scene) = Scene::start_with(0, false) else { return };
     let daemon = scene.start_daemon();
-    let servers = Servers::start(&scene, "http");
+    let servers = Servers::start_on(&scene, "http", engines);
     let curl = |name: &str, arguments: &[&str]| {
         let options = ["--silent", "--show-error", "--max-time", "60"];
         scene.client.spawn(&Launch::new("curl").args(options).args(arguments).name(name)).unwrap()
@@ -246,11 +245,10 @@ fn curl_gets_all_responses_on_one_connection_that_moves() {
 }
 
 /// A server without a switch's answer, and orders that cannot be carried out.
-#[test]
-fn orders_that_cannot_be_carried_out_are_refused_with_a_reason() {
+fn orders_that_cannot_be_carried_out_are_refused_with_a_reason(engines: Engines) {
     let Some(scene) = Scene::start_with(0, false) else { return };
     let daemon = scene.start_daemon();
-    let servers = Servers::start(&scene, "kv");
+    let servers = Servers::start_on(&scene, "kv", engines);
     let mut client = scene.client.run_inside(|| Client::new(scene.service())).unwrap();
     client.set("key", b"value");
     let address = client.stream().local_addr().unwrap();
@@ -345,11 +343,10 @@ fn servers_with_different_keys_say_so_and_keep_their_connections() {
 }
 
 /// A server that gets SIGTERM resets its connections.
-#[test]
-fn a_server_that_ends_resets_its_connections() {
+fn a_server_that_ends_resets_its_connections(engines: Engines) {
     let Some(scene) = Scene::start_with(0, false) else { return };
     let daemon = scene.start_daemon();
-    let servers = Servers::start(&scene, "kv");
+    let servers = Servers::start_on(&scene, "kv", engines);
     let mut client = scene.client.run_inside(|| Client::new(scene.service())).unwrap();
     assert!(client.version().is_some());
     servers.migrate("a", client.stream().local_addr().unwrap(), "b");
@@ -360,3 +357,42 @@ fn a_server_that_ends_resets_its_connections() {
     terminate(daemon);
     scene.close();
 }
+
+/// The tests that run on each TCP, with the name of the TCP.
+macro_rules! on {
+    ($name:ident, $engines:expr, $($test:ident),+) => {
+        mod $name {
+            $(
+                #[test]
+                fn $test() {
+                    super::$test($engines);
+                }
+            )+
+        }
+    };
+}
+
+on!(
+    stacks,
+    super::STACKS,
+    connections_move_back_and_forth_under_load_and_nothing_is_lost,
+    all_connections_move_back_and_forth_at_once,
+    curl_gets_all_responses_on_one_connection_that_moves,
+    orders_that_cannot_be_carried_out_are_refused_with_a_reason,
+    a_server_that_ends_resets_its_connections
+);
+on!(
+    kernels,
+    super::KERNELS,
+    connections_move_back_and_forth_under_load_and_nothing_is_lost,
+    all_connections_move_back_and_forth_at_once,
+    curl_gets_all_responses_on_one_connection_that_moves,
+    orders_that_cannot_be_carried_out_are_refused_with_a_reason,
+    a_server_that_ends_resets_its_connections
+);
+on!(
+    stack_and_kernel,
+    super::STACK_AND_KERNEL,
+    connections_move_back_and_forth_under_load_and_nothing_is_lost,
+    all_connections_move_back_and_forth_at_once
+);

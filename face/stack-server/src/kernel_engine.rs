@@ -114,7 +114,7 @@ impl<A: Movable + 'static> KernelEngine<A> {
         self.log.remote(self.mailbox.remote())
     }
 
-    /// Runs until a [`Remote`] stops it. The end of the process closes the connections.
+    /// Runs until a [`Remote`] stops it; then resets the connections.
     ///
     /// # Errors
     /// The system has failed.
@@ -125,6 +125,7 @@ impl<A: Movable + 'static> KernelEngine<A> {
             self.turn()?;
             self.wait()?;
         }
+        self.server.connections_mut().stack_mut().reset_all();
         Ok(())
     }
 

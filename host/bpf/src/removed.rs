@@ -3,7 +3,7 @@
 //! The kernel may send segments of a connection for minutes after its application has closed the socket, and it does not report
 //! when it has ended. Until then a switch must know where these segments come from, and the connection's place is not free.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use libbpf_rs::Link;
 
@@ -102,6 +102,12 @@ impl RemovedSockets {
             self.forget(removal.cookie)?;
         }
         Ok(removal)
+    }
+}
+
+impl AsFd for RemovedSockets {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.removals.as_fd()
     }
 }
 

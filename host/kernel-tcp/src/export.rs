@@ -14,8 +14,9 @@ use crate::tcp::KernelTcp;
 impl KernelTcp {
     /// Captures a connection, and takes it from the sockets. `None`: it does not move, and continues.
     pub(crate) fn export_connection(&mut self, conn: Conn) -> Option<ConnectionState> {
-        // The application has not seen these events, and the state does not have their bytes.
-        if self.has_event(conn) {
+        // The application has not seen these events, and the state does not have their bytes. Packets that were held for the
+        // connection must not be older than those that the next server holds.
+        if self.has_event(conn) || self.lifetimes.ends(conn).is_some_and(|ends| self.holds.drains(&ends)) {
             return None;
         }
         let captured = self.capture(conn)?;
@@ -26,6 +27,7 @@ impl KernelTcp {
             return None;
         };
         self.context.sockets_mut().detach(conn);
+        self.lifetimes.forget(conn);
         let ends = ConnectionEnds { local: state.local, peer: state.peer };
         self.exported.add(ends, Away { captured, detached });
         Some(state)
@@ -36,7 +38,7 @@ impl KernelTcp {
         match self.context.sockets().socket_of(conn) {
             Ok(Some(_)) => {}
             // A reset: the process has no descriptors left.
-            Err(_) => self.context.sockets_mut().abort(conn),
+            Err(_) => self.abort(conn),
             Ok(None) => return false,
         }
         // Dropped, it ends without a segment. A connection that cannot be captured is reset; the switch drops the reset of a
@@ -44,9 +46,10 @@ impl KernelTcp {
         match self.capture(conn) {
             Some(captured) => {
                 self.context.sockets_mut().detach(conn);
+                self.lifetimes.forget(conn);
                 drop(captured);
             }
-            None => self.context.sockets_mut().abort(conn),
+            None => self.abort(conn),
         }
         true
     }
@@ -89,7 +92,7 @@ impl KernelTcp {
                 if let Some(fault) = resumed.fault {
                     self.faults.add(Fault::Incomplete(peer, fault));
                 }
-                self.attach(resumed.socket, detached)
+                self.attach(resumed.socket, detached, peer)
             }
             Err(failed) => {
                 self.faults.add(Fault::NotResumed(peer, failed.error));

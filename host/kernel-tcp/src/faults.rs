@@ -27,6 +27,8 @@ pub enum Fault {
     NotForwarded(SocketAddr, CaptureError),
     /// Packets are not held as they should be.
     NotHeld(BpfError),
+    /// It is not known which sockets the kernel has removed.
+    NotWatched(BpfError),
 }
 
 impl fmt::Display for Fault {
@@ -44,6 +46,7 @@ impl fmt::Display for Fault {
             Fault::NotForwarded(peer, error) => {
                 write!(f, "packets of {peer} that arrived during its move are not forwarded: {error}")
             }
+            Fault::NotWatched(error) => write!(f, "the ends of sockets are not known: {error}"),
             Fault::NotHeld(error) => write!(f, "packets of connections that move are not held: {error}"),
         }
     }

@@ -43,7 +43,6 @@ impl Holds {
 
     /// Holds a connection's packets. A connection whose packets are held already may be announced again.
     pub(crate) fn hold(&mut self, ends: ConnectionEnds, faults: &mut Faults) -> Result<(), Reason> {
-        self.draining.remove(&ends);
         if self.holds.contains_key(&ends) {
             return Ok(());
         }
@@ -66,6 +65,11 @@ impl Holds {
         if let Err(error) = self.flows.collect() {
             faults.add(Fault::NotHeld(error));
         }
+    }
+
+    /// Whether packets of a connection that is here still wait.
+    pub(crate) fn drains(&self, ends: &ConnectionEnds) -> bool {
+        self.draining.contains(ends)
     }
 
     /// Whether packets of connections that are here wait for [`release`](Self::release).

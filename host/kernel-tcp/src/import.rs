@@ -1,6 +1,7 @@
 //! The target of a move.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -55,7 +56,7 @@ impl KernelTcp {
         }
         detached.queue = unwritten.to_vec();
         detached.has_ended |= must_finish;
-        let conn = self.attach(socket, detached)?;
+        let conn = self.attach(socket, detached, ends.peer)?;
         let injector = self.injector.for_connection(ends.local, ends.peer);
         for packet in packets {
             if let Err(error) = injector.inject_forwarded(&packet) {
@@ -66,16 +67,21 @@ impl KernelTcp {
     }
 
     /// Gives a socket to the application. Room for it was reserved.
-    pub(crate) fn attach(&mut self, socket: OwnedFd, detached: Detached) -> Option<Conn> {
-        let attach = || -> io::Result<Conn> {
-            fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
-            let sockets = self.context.sockets_mut();
-            sockets.set_connections_max(self.connections_max);
-            sockets.attach(socket, detached)
-        };
-        let conn = attach().ok();
+    pub(crate) fn attach(&mut self, socket: OwnedFd, detached: Detached, peer: SocketAddr) -> Option<Conn> {
+        let conn = self.try_attach(socket, detached).ok();
         self.keep_free();
-        conn
+        let conn = conn?;
+        if let Ok(Some(socket)) = self.context.sockets().socket_of(conn) {
+            self.lifetimes.begin(conn, ConnectionEnds { local: self.place, peer }, socket);
+        }
+        Some(conn)
+    }
+
+    fn try_attach(&mut self, socket: OwnedFd, detached: Detached) -> io::Result<Conn> {
+        fcntl_setfl(&socket, fcntl_getfl(&socket)? | OFlags::NONBLOCK)?;
+        let sockets = self.context.sockets_mut();
+        sockets.set_connections_max(self.connections_max);
+        sockets.attach(socket, detached)
     }
 }
 

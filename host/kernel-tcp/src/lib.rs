@@ -8,6 +8,7 @@
 //! - `tcp`: [`KernelTcp`], and the trait's functions; `transport`: the application's commands
 //! - `export`, `import`: the two ends of a move; `away`: connections that were exported; `state`: what the sockets add to a
 //!   connection's state
+//! - `lifetimes`: how long the kernel has a connection
 //! - `holds`: packets of connections that are to come; `frames`: packets with and without an Ethernet header
 //! - `collector`: events that wait for the server; `programs`: BPF programs; `faults`: what the log should say; `error`
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod faults;
 mod frames;
 mod holds;
 mod import;
+mod lifetimes;
 mod programs;
 mod state;
 mod tcp;

@@ -21,6 +21,7 @@ use crate::faults::{Fault, Faults};
 use crate::frames::packet_of;
 use crate::holds::Holds;
 use crate::import::Coming;
+use crate::lifetimes::Lifetimes;
 use crate::programs::{Filter, Stamps};
 
 /// Room for the packets that reach captured sockets.
@@ -46,7 +47,9 @@ pub struct KernelTcp {
     pub(crate) exported: Exported,
     pub(crate) faults: Faults,
     pub(crate) connections_max: usize,
-    holds: Holds,
+    pub(crate) lifetimes: Lifetimes,
+    pub(crate) place: SocketAddr,
+    pub(crate) holds: Holds,
     clock: Clock,
     /// Places that stay free for connections that are to come, or may come back.
     places_kept: usize,
@@ -78,6 +81,8 @@ impl KernelTcp {
             exported: Exported::default(),
             faults: Faults::default(),
             connections_max: settings.connections_max,
+            lifetimes: Lifetimes::open(settings.connections_max)?,
+            place: settings.place,
             holds: Holds::open(&settings.interface)?,
             clock,
             places_kept: 0,
@@ -103,12 +108,19 @@ impl KernelTcp {
             // Otherwise the ring of copies may have no room; an error returns at the next use.
             let _ = self.capturer.drain();
         }
+        self.lifetimes.collect(&mut self.faults);
         self.context.turn(Some(Duration::ZERO))
     }
 
     /// Writes what the application has sent. Connections whose frames must leave before their states are exported after this.
     pub fn flush(&mut self) {
         self.context.flush();
+    }
+
+    /// Resets all connections that are here, as a kernel does when a process ends with unread bytes. Those that are to come, or
+    /// have left, end without a segment.
+    pub fn reset_all(&mut self) {
+        self.context.sockets_mut().reset_all();
     }
 
     /// When the next turn is due if nothing arrives.
@@ -119,8 +131,8 @@ impl KernelTcp {
     }
 
     /// The descriptors that are readable when something has arrived.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.context.as_fd(), self.holds.as_fd()]
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
+        [self.context.as_fd(), self.holds.as_fd(), self.lifetimes.as_fd()]
     }
 
     /// The next fault, for the log.
@@ -181,7 +193,21 @@ impl Tcp for KernelTcp {
     }
 
     fn poll_event(&mut self) -> Option<(Conn, StackEvent)> {
-        self.context.app_mut().0.pop_front()
+        let (conn, event) = self.context.app_mut().0.pop_front()?;
+        if let StackEvent::Opened { peer, .. } = event
+            && let Ok(Some(socket)) = self.context.sockets().socket_of(conn)
+        {
+            self.lifetimes.begin(conn, ConnectionEnds { local: self.place, peer }, socket);
+        }
+        Some((conn, event))
+    }
+
+    fn lingers(&mut self, conn: Conn) -> bool {
+        self.lifetimes.end(conn)
+    }
+
+    fn poll_gone(&mut self) -> Option<ConnectionEnds> {
+        self.lifetimes.poll_gone()
     }
 
     fn poll_timeout(&self) -> Option<Time> {

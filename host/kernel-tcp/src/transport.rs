@@ -64,6 +64,7 @@ impl Transport for KernelTcp {
     }
 
     fn abort(&mut self, conn: Conn) {
+        self.lifetimes.forget(conn);
         self.context.sockets_mut().abort(conn);
     }
 }

@@ -184,6 +184,13 @@ impl Sockets {
         }
     }
 
+    /// Ends all connections with resets, without events.
+    pub fn reset_all(&mut self) {
+        for conn in self.table.conns() {
+            self.reset(conn);
+        }
+    }
+
     /// Writes what the turn has queued, usually with one system call for each connection.
     pub(crate) fn flush(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);

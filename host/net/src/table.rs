@@ -39,6 +39,11 @@ impl Table {
         self.0.insert(connection).map(Conn::from)
     }
 
+    /// The keys of all connections.
+    pub fn conns(&self) -> Vec<Conn> {
+        self.0.iter().map(|(key, _)| key.into()).collect()
+    }
+
     /// The connection of a key, unless the key is stale.
     pub fn get_mut(&mut self, conn: Conn) -> Option<&mut Connection> {
         self.0.get_mut(conn)

@@ -19,6 +19,7 @@ mod timers;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use spillway_transport::Time;
 use spillway_wire::Chunks;
@@ -52,6 +53,9 @@ const FINISHED_MAX: usize = 4096;
 /// Maximum number of ended connections whose flows are to be released. Flows of further connections are not released:
 /// their entries end by age.
 const ENDED_MAX: usize = 65_536;
+
+/// How long the entry of a connection is kept whose segments may still leave: longer than a kernel repeats the last ones.
+const LINGER_MAX: Duration = Duration::from_secs(600);
 
 /// A flow with an entry whose connection is here.
 #[derive(Clone, Copy, Debug)]
@@ -276,6 +280,12 @@ impl Agent {
         if has_entry && self.ended.len() < ENDED_MAX {
             self.ended.insert(flow, Ended { next_at, releases: 0 });
         }
+    }
+
+    /// Segments of a connection that has [ended](Self::connection_ended) may still leave: its entry is kept until `connection_ended`
+    /// is called again, or for [`LINGER_MAX`].
+    pub fn connection_lingers(&mut self, now: Time, flow: &Flow) {
+        self.ended.update(flow, |ended| ended.next_at = now + LINGER_MAX);
     }
 
     /// A client has opened a connection here. An earlier one with the same ends may have ended just before: its entry is that of

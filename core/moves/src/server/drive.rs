@@ -18,9 +18,11 @@ use crate::tcp::Tcp;
 impl<S: Tcp> Server<S> {
     /// Begins a turn: runs the application's timers that are due.
     pub fn begin_turn<A: Movable>(&mut self, application: &mut A, now: Time) {
-        // A frame that is not forwarded is lost: no connection of this server takes it.
+        while let Some(ends) = self.connections.stack_mut().poll_gone() {
+            self.connection_gone(now, ends);
+        }
         while let Some(frame) = self.connections.stack_mut().poll_stray(now) {
-            self.deliver(application, now, &frame);
+            self.pass_on(now, &frame);
         }
         if application.poll_timeout().is_some_and(|at| at <= now) {
             application.handle_timeout(now, &mut self.connections);
@@ -38,6 +40,14 @@ impl<S: Tcp> Server<S> {
             return;
         }
         self.pass_frame(application, now, frame);
+    }
+
+    /// Passes a client's packet on to the server that has the connection. One that cannot be forwarded any more is lost: no
+    /// connection of this server takes it.
+    pub(super) fn pass_on(&mut self, now: Time, frame: &[u8]) {
+        if let Some((agent, ends)) = self.agent.as_mut().zip(Ends::of(frame)) {
+            agent.sort(now, (ends.source, ends.target), ends.is_opening, frame);
+        }
     }
 
     /// Passes a frame to the stack.
@@ -175,8 +185,12 @@ impl<S: Tcp> Server<S> {
             StackEvent::Lost(reason) => {
                 // The application may have served the connection's request just before.
                 self.note_served(application, now);
+                let lingers = self.connections.stack_mut().lingers(conn);
                 if let Some(flow) = self.connections.remove(conn) {
                     self.connection_ended(now, flow);
+                    if lingers {
+                        self.with_agent(|agent| agent.connection_lingers(now, &flow));
+                    }
                 }
                 Event::Lost(*reason)
             }

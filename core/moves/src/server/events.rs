@@ -67,7 +67,7 @@ impl<S: Tcp> Server<S> {
             Event::Gone { flow, cause } => self.lost(flow, Loss::GivenUp(cause)),
             Event::Refused { flow, source, reason } => {
                 self.reservations.end_coming(&flow);
-                self.forget_held(application, now, flow);
+                self.forget_held(now, flow);
                 self.incidents.add(Incident::Refused { flow, source, reason });
             }
             Event::Ended { flow, result } => self.end_move(now, flow, result),
@@ -85,6 +85,8 @@ impl<S: Tcp> Server<S> {
         flow: Flow,
         state: &Chunks,
     ) -> Result<(), Reason> {
+        // Another move of the flow may have been under way, which this one replaces.
+        self.reservations.end_coming(&flow);
         if self.used_places() >= self.connections_max {
             return Err(Reason::NoRoom);
         }
@@ -183,10 +185,10 @@ impl<S: Tcp> Server<S> {
     }
 
     /// A connection does not come: the packets that the TCP has held go back to the source.
-    fn forget_held<A: Movable>(&mut self, application: &mut A, now: Time, flow: Flow) {
+    fn forget_held(&mut self, now: Time, flow: Flow) {
         let Some(place) = self.place(&flow) else { return };
         for frame in self.connections.stack_mut().forget_packets(now, ends_of(&flow, place)) {
-            self.deliver(application, now, &frame);
+            self.pass_on(now, &frame);
         }
     }
 

@@ -9,7 +9,7 @@ use spillway_wire::switch::Flow;
 use super::Server;
 use crate::application::Movable;
 use crate::orders::{Order, OrderResult};
-use crate::tcp::Tcp;
+use crate::tcp::{ConnectionEnds, Tcp};
 
 impl<S: Tcp> Server<S> {
     /// Begins the moves whose connections are between two requests, and ends orders that have waited for too long. Returns
@@ -100,5 +100,14 @@ impl<S: Tcp> Server<S> {
         self.end_order(now, &flow, OrderResult::Closed);
         self.policy.leave(&flow);
         self.end_request(now, flow);
+    }
+
+    /// The TCP does not have a connection any more that had ended before.
+    pub(super) fn connection_gone(&mut self, now: Time, ends: ConnectionEnds) {
+        let flow = self.connections.flow_of(ends);
+        // The client may have opened another connection with the same ends.
+        if let Some(flow) = flow.filter(|flow| self.connections.conn(flow).is_none()) {
+            self.with_agent(|agent| agent.connection_ended(now, flow));
+        }
     }
 }

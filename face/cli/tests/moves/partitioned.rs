@@ -5,14 +5,11 @@ use spillway_lab::Launch;
 use crate::daemon::terminate;
 use crate::output_of;
 use crate::scene::Scene;
-use crate::servers::{Engines, STACKS, Servers};
+use crate::servers::{Engines, KERNEL_AND_STACK, KERNELS, STACK_AND_KERNEL, STACKS, Servers};
 
 /// Processes of curl that run at the same time, and the requests of each.
 const CURLS: usize = 8;
 const CURL_REQUESTS: usize = 2_000;
-const KERNELS: Engines = ["kernel", "kernel"];
-const KERNEL_AND_STACK: Engines = ["kernel", "xdp"];
-const STACK_AND_KERNEL: Engines = ["xdp", "kernel"];
 
 #[test]
 fn curl_on_two_stacks() {

@@ -21,6 +21,9 @@ const DATAGRAM_PORT: u16 = 7720;
 pub type Engines = [&'static str; 2];
 
 pub const STACKS: Engines = ["xdp", "xdp"];
+pub const KERNELS: Engines = ["kernel", "kernel"];
+pub const KERNEL_AND_STACK: Engines = ["kernel", "xdp"];
+pub const STACK_AND_KERNEL: Engines = ["xdp", "kernel"];
 
 pub struct Servers {
     processes: [Process; 2],
@@ -181,6 +184,11 @@ impl Servers {
         let sum = |field: &str| a[field].as_u64().unwrap() + b[field].as_u64().unwrap();
         assert_eq!((sum("moved"), sum("imported")), (moves as u64, moves as u64), "{a}\n{b}");
         assert_eq!(sum("lost") + sum("let_go"), 0, "{a}\n{b}");
+    }
+
+    /// The number of moves between both servers.
+    pub fn moves(&self) -> u64 {
+        ["a", "b"].iter().map(|name| self.status(name)["moves"]["moved"].as_u64().unwrap()).sum()
     }
 
     /// Connections that are lost, or whose outcome is not known.

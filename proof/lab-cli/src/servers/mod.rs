@@ -26,4 +26,4 @@ pub(crate) use echo::Echo;
 pub(crate) use http::Http;
 pub(crate) use memcached::Store;
 pub(crate) use requests::RequestServer;
-pub(crate) use run::{StackArgs, XdpArgs, run};
+pub(crate) use run::{Engine, StackArgs, XdpArgs, run_on};

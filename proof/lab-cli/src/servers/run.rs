@@ -130,18 +130,14 @@ impl StackArgs {
         self.args.partition(name)
     }
 
-    /// Runs the server of a command, as [`run`].
+    /// Runs the server of a command, as [`run_on`].
     pub(crate) fn run<A: Movable + Send + 'static>(&self, command: &str, application: A) -> ExitCode {
         run_on(self.engine, &self.args, command, application)
     }
 }
 
-/// Runs a server on the user-level stack until SIGTERM. Prints a line when clients can connect.
-pub(crate) fn run<A: Movable + Send + 'static>(args: &XdpArgs, command: &str, application: A) -> ExitCode {
-    run_on(Engine::Xdp, args, command, application)
-}
-
-fn run_on<A: Movable + Send + 'static>(
+/// Runs a server until SIGTERM. Prints a line when clients can connect.
+pub(crate) fn run_on<A: Movable + Send + 'static>(
     engine: Engine,
     args: &XdpArgs,
     command: &str,
