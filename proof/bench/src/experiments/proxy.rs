@@ -52,7 +52,7 @@ pub(super) const EXPERIMENTS: [Experiment; 2] = [
             Figure::new(Paper::Prism, "F9"),
             Figure::new(Paper::Prism, "F10"),
         ],
-        needs: Needs { root: true, minutes: 12 },
+        needs: Needs { root: true, minutes: 28 },
         run: run_throughput,
     },
     Experiment {
@@ -61,7 +61,7 @@ pub(super) const EXPERIMENTS: [Experiment; 2] = [
                    number of backends, in a closed and in an open loop",
         paper: "Prism, §5.3: up to 74 % less at p50 and 96 % less at p90",
         figures: &[Figure::new(Paper::Prism, "F11")],
-        needs: Needs { root: true, minutes: 12 },
+        needs: Needs { root: true, minutes: 24 },
         run: run_latency,
     },
 ];

@@ -270,6 +270,7 @@ mod tests {
 
     #[test]
     fn a_backend_passes_requests_that_it_has_read_to_the_frontend_and_serves_those_that_come_from_there() {
+        const REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
         let [frontend, backend] = [1, 2].map(ServerId);
         let partition = |own| {
             let partition = Partition::new("name", own, [frontend, backend]).with_frontends(&[frontend]);
@@ -277,11 +278,10 @@ mod tests {
         };
         let outcomes = |own| {
             let (mut http, mut replies) = (Http { partition: partition(own) }, Replies::default());
-            let request = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
-            let own = http.execute(request, &mut replies, &mut ());
-            (own, http.execute_handed(request, &mut replies, &mut ()))
+            let own = http.execute(REQUEST, &mut replies, &mut ());
+            (own, http.execute_handed(REQUEST, &mut replies, &mut ()))
         };
-        assert_eq!(outcomes(backend), (Outcome::Elsewhere(frontend), Outcome::Answered(27)));
+        assert_eq!(outcomes(backend), (Outcome::Elsewhere(frontend), Outcome::Answered(REQUEST.len())));
         assert_eq!(outcomes(frontend), (Outcome::Elsewhere(backend), Outcome::Elsewhere(backend)));
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use spillway_lab::Host;
 use spillway_wire::packet::ethernet::Mac;
 
+use super::case::System;
 use crate::error::Error;
 
 pub(super) const CONTROL_PORT: u16 = 9_511;
@@ -21,8 +22,7 @@ pub(super) const FRONTEND: &str = "frontend";
 /// Servers that hand connections of one service off to each other.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// The service's name.
-    pub name: String,
+    pub system: System,
     /// The frontend, then the backends.
     pub hosts: Vec<Host>,
     /// The id of the first one at the switch; those of the others follow.
@@ -30,6 +30,11 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// The service's name.
+    pub fn name(&self) -> &'static str {
+        self.system.name()
+    }
+
     /// Where clients connect.
     pub fn service(&self) -> SocketAddr {
         SocketAddr::new(self.hosts[0].address(), SERVICE_PORT)
@@ -42,11 +47,11 @@ impl Group {
 
     /// The name of a server at the switch, and of its key.
     pub fn server(&self, index: usize) -> String {
-        format!("{}-{}", self.name, Group::peer(index))
+        format!("{}-{}", self.name(), Group::peer(index))
     }
 
     pub fn peers_file(&self, directory: &Path) -> PathBuf {
-        directory.join(format!("{}.toml", self.name))
+        directory.join(format!("{}.toml", self.name()))
     }
 
     pub fn key_file(&self, directory: &Path, index: usize) -> PathBuf {
@@ -73,7 +78,7 @@ impl Group {
     }
 
     fn switch_text(&self) -> String {
-        let Group { name, .. } = self;
+        let name = self.name();
         let mut text = format!(
             "[[service]]\nname = \"{name}\"\nendpoints = [{{ address = \"{}\", server = \"{}\" }}]\n",
             self.service(),

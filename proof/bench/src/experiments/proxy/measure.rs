@@ -17,7 +17,7 @@ use crate::measure::{Snapshot, Used, disturbed, stopped};
 const TARGET_BYTES: usize = 24;
 /// Above this share of its core the client may be the limit, in percent.
 pub(super) const CLIENT_PERCENT_MAX: f64 = 90.0;
-/// Lag of the client from which on an open loop does not show the system, in µs.
+/// Lag of the client from which on an open loop does not show the latency of the system, in µs.
 const LAG_P99_US_MAX: u64 = 1_000;
 /// A frontend that used more than this share of its quota was not limited by it.
 const QUOTA_SHARE_MAX: f64 = 1.10;
@@ -191,7 +191,7 @@ fn spoilt(bench: &Bench<'_>, case: Case, figures: &Figures, used: &Used, lag_p99
         Some(format!("the client used {client:.0} % of its core"))
     } else if case.load == Load::Closed && frontend > QUOTA_SHARE_MAX {
         Some(format!("the frontend used {:.0} % of its quota", 100.0 * frontend))
-    } else if case.load == Load::Open && lag_p99_us >= LAG_P99_US_MAX {
+    } else if case.load == Load::Open && bench.effort.is_of_latency && lag_p99_us >= LAG_P99_US_MAX {
         Some(format!("the client lagged: p99 {lag_p99_us} µs"))
     } else {
         None

@@ -16,7 +16,7 @@ use super::files::{self, CONTROL_PORT, FRONTEND, Group, SERVICE_PORT, SwitchFile
 use crate::error::Error;
 use crate::experiments::common::switch_daemon::{start_daemon, wait_until, wait_until_known};
 use crate::machine::Machine;
-use crate::scene::{Setting, quota_text};
+use crate::scene::{Placement, Setting, quota_text};
 use crate::stop;
 
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,6 +30,15 @@ pub(super) struct Site {
     relayed: Vec<Backend>,
     daemon: Process,
     lab: Lab,
+}
+
+/// All hosts, before programs run on them.
+struct Hosts {
+    client: Host,
+    groups: Vec<Group>,
+    proxies: Vec<(System, Host)>,
+    /// The backends of all proxies.
+    relayed: Vec<Host>,
 }
 
 /// What a system has of its own.
@@ -100,69 +109,28 @@ impl Site {
                 ..LabOptions::default()
             },
         )?;
-        let host = |name: &str, core: usize, pass_program: bool| {
-            let options =
-                HostOptions { core: Some(core), tx_checksums: false, pass_program, ..HostOptions::default() };
-            lab.host(name, options)
-        };
-        // Servers of the laboratory attach programs of their own.
-        let server_host = |name: &str| host(name, placement.server, false);
-        let client = host("client", placement.clients, true)?;
-        let (mut groups, mut proxies, mut relayed_hosts) = (Vec::new(), Vec::new(), Vec::new());
-        for system in systems {
-            let name = system.name();
-            // Names of hosts have at most 24 letters.
-            let short = name.trim_start_matches("spillway-");
-            match system.kind() {
-                Kind::HandOff { .. } => {
-                    let hosts =
-                        (0..=backends).map(|index| server_host(&format!("{short}-{}", Group::peer(index))));
-                    let hosts = hosts.collect::<Result<Vec<_>, _>>()?;
-                    let first_id = 1 + groups
-                        .iter()
-                        .map(|(_, group): &(System, Group)| group.hosts.len())
-                        .sum::<usize>();
-                    groups.push((*system, Group { name: name.to_owned(), hosts, first_id }));
-                }
-                Kind::Proxy => proxies.push((*system, host(name, placement.server, true)?)),
-            }
-        }
-        if !proxies.is_empty() {
-            for index in 1..=backends {
-                relayed_hosts.push(server_host(&format!("relayed-b{index}"))?);
-            }
-        }
+        let Hosts { client, groups, proxies, relayed } = Hosts::create(&lab, placement, systems, backends)?;
         let switch = lab.switches().remove(0);
         let directory = std::env::temp_dir().join(lab.run_name());
         let control = SocketAddr::new(switch.addresses()[0], CONTROL_PORT);
         let plain: Vec<&Host> =
-            [&client].into_iter().chain(proxies.iter().map(|(_, host)| host)).chain(&relayed_hosts).collect();
-        let (groups_with_systems, all_groups) = split(groups);
+            [&client].into_iter().chain(proxies.iter().map(|(_, host)| host)).chain(&relayed).collect();
         let SwitchFiles { config, socket } =
-            files::write(&directory, (&lab.run_name(), control), &all_groups, &plain)?;
+            files::write(&directory, (&lab.run_name(), control), &groups, &plain)?;
         let daemon = start_daemon(&switch, &setting.programs, &config, &socket)?;
-        let mut setups = Vec::new();
-        let servers_of_groups = all_groups.iter().map(|group| group.hosts.len()).sum();
-        for (system, group) in groups_with_systems.into_iter().zip(all_groups) {
-            let servers = (0..group.hosts.len())
-                .map(|index| Server::start(setting, system, &group, index, (&directory, control)))
-                .collect::<Result<Vec<_>, _>>()?;
-            let frontend = group.hosts[0].clone();
-            setups.push(Setup { system, frontend, role: Role::HandOff { group, servers } });
-        }
-        let relayed = relayed_hosts
+        let servers = groups.iter().map(|group| group.hosts.len()).sum();
+        let mut setups = groups
             .into_iter()
-            .map(|host| Backend::start(setting, host))
+            .map(|group| Setup::hand_off(setting, group, (&directory, control)))
             .collect::<Result<Vec<_>, _>>()?;
+        let relayed =
+            relayed.into_iter().map(|host| Backend::start(setting, host)).collect::<Result<Vec<_>, _>>()?;
         // The servers' programs have replaced the receive loops of their interfaces.
         switch.prepare_hosts()?;
         for (system, frontend) in proxies {
-            let at: Vec<SocketAddr> = relayed.iter().map(Backend::address).collect();
-            let proxy = if system == System::Nginx { HttpProxy::nginx(at) } else { HttpProxy::haproxy(at) };
-            let peer = proxy.start(&(&frontend).into())?;
-            setups.push(Setup { system, frontend, role: Role::Proxy(Box::new(peer)) });
+            setups.push(Setup::proxy(system, frontend, &relayed)?);
         }
-        wait_until_known(&socket, servers_of_groups)?;
+        wait_until_known(&socket, servers)?;
         Ok(Site { client, setups, relayed, daemon, lab })
     }
 
@@ -281,7 +249,61 @@ impl Site {
     }
 }
 
+impl Hosts {
+    fn create(lab: &Lab, placement: Placement, systems: &[System], backends: usize) -> Result<Hosts, Error> {
+        let host = |name: &str, core: usize, pass_program: bool| {
+            let options =
+                HostOptions { core: Some(core), tx_checksums: false, pass_program, ..HostOptions::default() };
+            lab.host(name, options)
+        };
+        // Servers of the laboratory attach programs of their own.
+        let server = |name: &str| host(name, placement.server, false);
+        let client = host("client", placement.clients, true)?;
+        let mut hosts = Hosts { client, groups: Vec::new(), proxies: Vec::new(), relayed: Vec::new() };
+        for system in systems {
+            let name = system.name();
+            if system.kind() == Kind::Proxy {
+                hosts.proxies.push((*system, host(name, placement.server, true)?));
+                continue;
+            }
+            // Names of hosts have at most 24 letters.
+            let short = name.trim_start_matches("spillway-");
+            let of_group = (0..=backends).map(|index| server(&format!("{short}-{}", Group::peer(index))));
+            let of_group = of_group.collect::<Result<Vec<_>, _>>()?;
+            let first_id = 1 + hosts.groups.iter().map(|group| group.hosts.len()).sum::<usize>();
+            hosts.groups.push(Group { system: *system, hosts: of_group, first_id });
+        }
+        if !hosts.proxies.is_empty() {
+            let relayed = (1..=backends).map(|index| server(&format!("relayed-b{index}")));
+            hosts.relayed = relayed.collect::<Result<_, _>>()?;
+        }
+        Ok(hosts)
+    }
+}
+
 impl Setup {
+    fn hand_off(
+        setting: &Setting,
+        group: Group,
+        (directory, control): (&Path, SocketAddr),
+    ) -> Result<Setup, Error> {
+        let servers = (0..group.hosts.len())
+            .map(|index| Server::start(setting, &group, index, (directory, control)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (system, frontend) = (group.system, group.hosts[0].clone());
+        Ok(Setup { system, frontend, role: Role::HandOff { group, servers } })
+    }
+
+    fn proxy(system: System, frontend: Host, relayed: &[Backend]) -> Result<Setup, Error> {
+        let backends: Vec<SocketAddr> = relayed.iter().map(Backend::address).collect();
+        let proxy = match system {
+            System::Haproxy => HttpProxy::haproxy(backends),
+            _ => HttpProxy::nginx(backends),
+        };
+        let peer = proxy.start(&(&frontend).into())?;
+        Ok(Setup { system, frontend, role: Role::Proxy(Box::new(peer)) })
+    }
+
     fn backends<'a>(&'a self, relayed: &'a [Backend]) -> Vec<&'a Host> {
         match &self.role {
             Role::HandOff { group, .. } => group.hosts[1..].iter().collect(),
@@ -298,19 +320,18 @@ impl Setup {
 impl Server {
     fn start(
         setting: &Setting,
-        system: System,
         group: &Group,
         index: usize,
         (directory, control): (&Path, SocketAddr),
     ) -> Result<Server, Error> {
-        let Kind::HandOff { engine, returns } = system.kind() else {
-            return Err(Error::Usage(format!("{} hands nothing off", system.name())));
+        let Kind::HandOff { engine, returns } = group.system.kind() else {
+            return Err(Error::Usage(format!("{} hands nothing off", group.system.name())));
         };
         let (host, name) = (&group.hosts[index], group.server(index));
         let socket = directory.join(format!("{name}.sock"));
         let launch = Launch::new(&setting.programs.lab)
             .name(name)
-            .args(["http", "--engine", engine, "--interface", host.interface(), "--name", &group.name])
+            .args(["http", "--engine", engine, "--interface", host.interface(), "--name", group.name()])
             .args(["--service", &group.service().to_string(), "--switch", &control.to_string()])
             .args(["--partition", &Group::peer(index), "--frontend", FRONTEND])
             .arg("--peers")
@@ -362,10 +383,6 @@ fn start(host: &Host, launch: &Launch) -> Result<Process, Error> {
         Ok(process.stdout()?.contains("serving"))
     })?;
     Ok(process)
-}
-
-fn split(groups: Vec<(System, Group)>) -> (Vec<System>, Vec<Group>) {
-    groups.into_iter().unzip()
 }
 
 fn add(sum: &mut HostCpu, cpu: &HostCpu) {
