@@ -297,7 +297,8 @@ fn reply_length(
     match protocol.check(sent, reply) {
         Verdict::Incomplete => Ok(None),
         Verdict::Right(length) => Ok(Some(length)),
-        Verdict::Wrong(_) | Verdict::Garbled => {
+        // The driver's protocols check whole replies.
+        Verdict::Wrong(_) | Verdict::Garbled | Verdict::Continues(_) => {
             Err(format!("a wrong reply: {}", protocol.explain(sent, reply)))
         }
     }

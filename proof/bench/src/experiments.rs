@@ -4,6 +4,7 @@ pub mod batch;
 mod common;
 pub mod figures;
 pub mod moves;
+pub mod proxy;
 pub mod sessions;
 pub mod switch;
 pub mod tcp;
@@ -62,6 +63,7 @@ pub fn all() -> impl Iterator<Item = &'static Experiment> {
         .chain(&tcp::EXPERIMENTS)
         .chain(&switch::EXPERIMENTS)
         .chain(&moves::EXPERIMENTS)
+        .chain(&proxy::EXPERIMENTS)
 }
 
 /// The experiment of this name.
@@ -81,6 +83,7 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
         "burst" => batch::burst::PARTS.to_vec(),
         "migration" => moves::migration::PARTS.to_vec(),
         "migration-load" => moves::load::PARTS.to_vec(),
+        "proxy" | "proxy-latency" => proxy::PARTS.to_vec(),
         "switch-cost" => switch::cost::PARTS.to_vec(),
         _ => Vec::new(),
     };

@@ -116,6 +116,10 @@ pub struct Args {
     /// Length of a value, of an echo's payload, or of the target of an HTTP request, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64)]
     value_size: usize,
+    /// With --protocol http: request objects of this size, up to 4 MiB, which `spillway-lab http` has: the target is followed
+    /// by `?bytes=BYTES`
+    #[arg(long, value_name = "BYTES")]
+    object_size: Option<u32>,
     /// Exponent of the keys' popularity; 0 makes all keys equally likely
     #[arg(long, value_name = "EXPONENT", default_value_t = 0.99)]
     zipf: f64,
@@ -320,6 +324,7 @@ fn config(args: Args) -> Result<Config, Error> {
         keys: args.keys,
         key_size: args.key_size,
         value_size: args.value_size,
+        object_size: args.object_size,
         zipf: (args.zipf != 0.0).then_some(args.zipf),
         get_ratio: args.get_ratio,
         share: args.share,

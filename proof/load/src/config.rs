@@ -12,6 +12,7 @@ pub use self::engine::{EngineKind, XdpOptions};
 
 use crate::arrivals::Spacing;
 use crate::control::{Command, ScheduledCommand};
+use crate::objects;
 use crate::protocol::store::{Space, VERSIONED_VALUE_SIZE_MIN};
 use crate::random::mix;
 
@@ -169,6 +170,8 @@ pub struct Config {
     pub key_size: usize,
     /// Length of a value or payload, 1 byte to 1 MiB.
     pub value_size: usize,
+    /// Size of the objects that HTTP requests name; `None`: they name none, and the server returns their targets.
+    pub object_size: Option<u32>,
     /// Exponent of the Zipf distribution, at most 10. `None` makes all keys equally likely.
     pub zipf: Option<f64>,
     /// Fraction of gets; the others are sets.
@@ -214,6 +217,7 @@ impl Config {
             keys: 100_000,
             key_size: 32,
             value_size: 64,
+            object_size: None,
             zipf: Some(0.99),
             get_ratio: 1.0,
             share: (0, 1),
@@ -261,6 +265,12 @@ impl Config {
         within("--keys", self.keys.into(), 1.0, KEYS_MAX.into())?;
         within("--key-size", self.key_size as f64, 8.0, 250.0)?;
         within("--value-size", self.value_size as f64, 1.0, 1_048_576.0)?;
+        if let Some(bytes) = self.object_size {
+            within("--object-size", bytes.into(), 0.0, objects::BYTES_MAX.into())?;
+            if self.protocol != ProtocolKind::Http {
+                return Err("--object-size is for HTTP: give --protocol http, or omit it".into());
+            }
+        }
         within("--get-ratio", self.get_ratio, 0.0, 1.0)?;
         within("--zipf", self.zipf.unwrap_or(0.99), 0.0, 10.0)?;
         if let Assignment::Skewed { exponent } = self.assignment {

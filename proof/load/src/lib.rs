@@ -17,6 +17,7 @@ mod error;
 pub mod fill;
 pub mod histogram;
 pub mod keys;
+pub mod objects;
 pub mod output;
 pub mod protocol;
 mod queue;

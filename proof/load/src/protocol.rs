@@ -6,6 +6,7 @@ pub mod memcached;
 pub mod redis;
 pub mod store;
 
+use crate::objects::Rest;
 use crate::random::{Random, mix};
 
 /// A drawn request, which may wait in the client before it is sent.
@@ -31,6 +32,8 @@ pub struct SentRequest {
 pub enum Verdict {
     /// The reply is not complete yet.
     Incomplete,
+    /// The bytes so far are right, and need not be kept: [`Protocol::check_rest`] checks those after them.
+    Continues(Rest),
     /// The right reply, with its length in bytes.
     Right(usize),
     /// A well-formed, wrong reply, with its length in bytes.
@@ -49,6 +52,13 @@ pub trait Protocol {
 
     /// Checks `reply`, all bytes received since `sent` was sent. Call it again with more bytes only after `Incomplete`.
     fn check(&mut self, sent: &SentRequest, reply: &[u8]) -> Verdict;
+
+    /// Checks `reply`, all bytes received after those for which the last verdict was [`Verdict::Continues`], with what it
+    /// has returned. Only protocols that give this verdict need it.
+    fn check_rest(&mut self, rest: Rest, reply: &[u8]) -> Verdict {
+        let _ = (rest, reply);
+        Verdict::Garbled
+    }
 
     /// Describes for people what is wrong with a reply. Slow.
     fn explain(&self, sent: &SentRequest, reply: &[u8]) -> String;

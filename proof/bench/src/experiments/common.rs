@@ -5,3 +5,4 @@ pub(super) mod rates;
 pub(super) mod rounds;
 pub(super) mod saturation;
 pub(super) mod script;
+pub(super) mod switch_daemon;

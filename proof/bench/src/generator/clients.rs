@@ -73,6 +73,8 @@ pub struct Traffic {
     pub protocol: ProtocolKind,
     /// Length of a value, in bytes. Keys have 32 bytes.
     pub value_size: usize,
+    /// Size of the objects that HTTP requests name; `None`: they name none.
+    pub object_size: Option<u32>,
     /// Share of gets, 0 to 1; all other requests are sets.
     pub get_ratio: f64,
     /// Closed loop: each connection sends its next request when it has received a reply, and the rate is
@@ -94,6 +96,7 @@ impl Default for Traffic {
         Traffic {
             protocol: ProtocolKind::Memcached,
             value_size: 64,
+            object_size: None,
             get_ratio: 1.0,
             closed: false,
             constant: false,

@@ -50,6 +50,9 @@ pub(super) fn launch(
         true => launch.arg("--closed"),
         false => launch.args(["--rate", &format!("{:.3}", clients.rate_per_s / count as f64)]),
     };
+    if let Some(bytes) = traffic.object_size {
+        launch = launch.args(["--object-size", &bytes.to_string()]);
+    }
     if traffic.constant {
         launch = launch.args(["--arrivals", "constant"]);
     }

@@ -43,10 +43,7 @@ impl Echo {
     /// Sends what waits, and grants what the window and the transport's room allow.
     fn work<T: Transport>(&mut self, conn: Conn, out: &mut T) {
         let Some(client) = self.clients.get_mut(&conn) else { return };
-        if !client.replies.is_empty() {
-            let sent = out.send(conn, client.replies.waiting());
-            client.replies.take(sent);
-        }
+        client.replies.send(conn, out);
         if !self.held.set(&mut client.held, client.replies.held()) {
             self.forget(conn);
             return out.abort(conn);

@@ -1,7 +1,10 @@
-//! HTTP/1.1, as far as `GET` and `HEAD` (RFC 9110, RFC 9112): the body of each response is the request's target.
+//! HTTP/1.1, as far as `GET` and `HEAD` (RFC 9110, RFC 9112): the body of each response is the request's target, or an object
+//! of the size that a target `/NAME?bytes=N` names.
 //!
 //! Requests have no bodies. A request after which the start of the next one is not known is refused, and the connection is
 //! closed.
+
+use spillway_load::objects::{Rest, size_in};
 
 use super::partition::Partition;
 use super::protocol::{Outcome, Protocol};
@@ -26,15 +29,36 @@ const BAD_REQUEST: Refusal = "400 Bad Request";
 const HEAD_TOO_LARGE: Refusal = "431 Request Header Fields Too Large";
 const NOT_IMPLEMENTED: Refusal = "501 Not Implemented";
 const BAD_VERSION: Refusal = "505 HTTP Version Not Supported";
+const NOT_FOUND: Refusal = "404 Not Found";
 const UNAVAILABLE: Refusal = "503 Service Unavailable";
 
 /// What is done with a request that is complete and valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// It is answered if this server has the target.
+    /// It was read here: it is answered if this server has the target, and no other server examines it first.
     Answer,
+    /// It has come from another server: it is answered if this server has the target.
+    HandedAnswer,
     /// It is refused: the server that has the target cannot be reached.
     Refusal,
+}
+
+/// The body of a response.
+#[derive(Clone, Copy, Debug)]
+enum Body<'a> {
+    Text(&'a str),
+    Object(Rest),
+}
+
+impl Body<'_> {
+    const NONE: Body<'static> = Body::Text("");
+
+    fn len(self) -> usize {
+        match self {
+            Body::Text(text) => text.len(),
+            Body::Object(object) => object.len(),
+        }
+    }
 }
 
 impl Protocol for Http {
@@ -42,6 +66,10 @@ impl Protocol for Http {
 
     fn execute(&mut self, input: &[u8], replies: &mut Replies, (): &mut ()) -> Outcome {
         self.execute_as(Wanted::Answer, input, replies)
+    }
+
+    fn execute_handed(&mut self, input: &[u8], replies: &mut Replies, (): &mut ()) -> Outcome {
+        self.execute_as(Wanted::HandedAnswer, input, replies)
     }
 
     fn refuse(&mut self, input: &[u8], replies: &mut Replies) -> Outcome {
@@ -66,7 +94,7 @@ impl Http {
         };
         answered.unwrap_or_else(|refusal| {
             // Without a body, so that the response is right for every method.
-            self.push(replies, refusal, false, "", true);
+            self.push(replies, refusal, false, Body::NONE, true);
             Outcome::Close
         })
     }
@@ -100,17 +128,27 @@ impl Http {
         }
         let mut options = values("connection").flat_map(|value| value.split(|byte| *byte == b','));
         let stays = version == 1 && !options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"));
-        let elsewhere = self.partition.as_ref().and_then(|partition| partition.elsewhere(target));
+        let elsewhere = self.partition.as_ref().and_then(|partition| {
+            let examiner = partition.examiner().filter(|_| wanted == Wanted::Answer);
+            examiner.or_else(|| partition.elsewhere(target))
+        });
         match (wanted, elsewhere) {
-            (Wanted::Answer, Some(server)) => return Ok(Outcome::Elsewhere(server)),
-            (Wanted::Answer, None) => self.push(replies, "200 OK", stays, target, has_body),
-            (Wanted::Refusal, _) => self.push(replies, UNAVAILABLE, stays, "", has_body),
+            (Wanted::Answer | Wanted::HandedAnswer, Some(server)) => return Ok(Outcome::Elsewhere(server)),
+            (Wanted::Answer | Wanted::HandedAnswer, None) => {
+                let (status, body) = match size_in(target) {
+                    None => ("200 OK", Body::Text(target)),
+                    Some(Ok(bytes)) => ("200 OK", Body::Object(Rest::of(target.as_bytes(), bytes))),
+                    Some(Err(_)) => (NOT_FOUND, Body::NONE),
+                };
+                self.push(replies, status, stays, body, has_body);
+            }
+            (Wanted::Refusal, _) => self.push(replies, UNAVAILABLE, stays, Body::NONE, has_body),
         }
         Ok(if stays { Outcome::Answered(bytes) } else { Outcome::Close })
     }
 
     /// Appends a response. `has_body`: false for the answer to `HEAD`, which states the body's length and omits the body.
-    fn push(&self, replies: &mut Replies, status: &str, stays: bool, body: &str, has_body: bool) {
+    fn push(&self, replies: &mut Replies, status: &str, stays: bool, body: Body<'_>, has_body: bool) {
         let length = body.len();
         let head = format!("HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n");
         replies.push(head.as_bytes());
@@ -118,16 +156,20 @@ impl Http {
             replies.push(format!("Served-By: {}\r\n", partition.name()).as_bytes());
         }
         replies.push(if stays { b"\r\n" } else { b"Connection: close\r\n\r\n" });
-        if has_body {
-            replies.push(body.as_bytes());
+        match body {
+            _ if !has_body => {}
+            Body::Text(text) => replies.push(text.as_bytes()),
+            Body::Object(object) => replies.push_object(object),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use spillway_transport::Conn;
     use spillway_wire::switch::ServerId;
 
+    use super::super::test_transport::TestTransport;
     use super::*;
 
     /// Executes all requests of an input. Returns the responses, the bytes of the requests, and the last outcome.
@@ -164,6 +206,40 @@ mod tests {
     }
 
     #[test]
+    fn objects_have_the_size_that_the_target_names_and_sizes_that_no_object_has_are_not_found() {
+        let mut http = Http::default();
+        let mut response = |target: &str| {
+            let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+            let (mut replies, mut out) =
+                (Replies::default(), TestTransport { room: 1 << 23, ..Default::default() });
+            assert_eq!(
+                http.execute(request.as_bytes(), &mut replies, &mut ()),
+                Outcome::Answered(request.len())
+            );
+            let is_object = replies.is_full();
+            assert!(replies.send(Conn { slot: 0, generation: 0 }, &mut out));
+            (is_object, out.sent)
+        };
+        for bytes in [1, 64, 65_521, 4 << 20] {
+            let target = format!("/name?bytes={bytes}");
+            let (is_object, sent) = response(&target);
+            let head =
+                format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {bytes}\r\n\r\n");
+            let body = sent.strip_prefix(head.as_bytes()).unwrap();
+            let mut object = Rest::of(target.as_bytes(), bytes);
+            assert!(is_object && object.take(body) && object.is_empty(), "{bytes} bytes");
+        }
+        assert_eq!(response("/name?bytes=0").1, ok("").as_bytes());
+        for target in ["/name?bytes=4194305", "/name?bytes=x"] {
+            let (is_object, sent) = response(target);
+            assert!(!is_object && sent.starts_with(b"HTTP/1.1 404 Not Found\r\n"), "{target}");
+        }
+        let (head, _, outcome) = run(b"HEAD /a?bytes=5 HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(head.contains("Content-Length: 5\r\n") && head.ends_with("\r\n\r\n"));
+        assert_eq!(outcome, Outcome::Incomplete, "no body follows that would delay the next request");
+    }
+
+    #[test]
     fn requests_for_targets_of_another_server_go_there_or_are_refused() {
         let [one, two] = [1, 2].map(ServerId);
         let mut http = Http { partition: Some(Partition::new("one", one, [one, two])) };
@@ -190,6 +266,23 @@ mod tests {
             }
         }
         assert!(here > 20 && elsewhere > 20, "{here} {elsewhere}");
+    }
+
+    #[test]
+    fn a_backend_passes_requests_that_it_has_read_to_the_frontend_and_serves_those_that_come_from_there() {
+        const REQUEST: &[u8] = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+        let [frontend, backend] = [1, 2].map(ServerId);
+        let partition = |own| {
+            let partition = Partition::new("name", own, [frontend, backend]).with_frontends(&[frontend]);
+            partition.map(|partition| partition.examined_by(frontend))
+        };
+        let outcomes = |own| {
+            let (mut http, mut replies) = (Http { partition: partition(own) }, Replies::default());
+            let own = http.execute(REQUEST, &mut replies, &mut ());
+            (own, http.execute_handed(REQUEST, &mut replies, &mut ()))
+        };
+        assert_eq!(outcomes(backend), (Outcome::Elsewhere(frontend), Outcome::Answered(REQUEST.len())));
+        assert_eq!(outcomes(frontend), (Outcome::Elsewhere(backend), Outcome::Elsewhere(backend)));
     }
 
     #[test]

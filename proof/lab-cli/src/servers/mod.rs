@@ -25,5 +25,6 @@ mod working;
 pub(crate) use echo::Echo;
 pub(crate) use http::Http;
 pub(crate) use memcached::Store;
+pub(crate) use partition::Partition;
 pub(crate) use requests::RequestServer;
 pub(crate) use run::{Engine, StackArgs, XdpArgs, run_on};

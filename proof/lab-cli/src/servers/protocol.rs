@@ -14,6 +14,16 @@ pub(crate) trait Protocol {
     /// and has its default value for a new request.
     fn execute(&mut self, input: &[u8], replies: &mut Replies, progress: &mut Self::Progress) -> Outcome;
 
+    /// As [`execute`](Self::execute), for a request that has come from another server with its connection.
+    fn execute_handed(
+        &mut self,
+        input: &[u8],
+        replies: &mut Replies,
+        progress: &mut Self::Progress,
+    ) -> Outcome {
+        self.execute(input, replies, progress)
+    }
+
     /// As [`execute`](Self::execute), for a request that belongs to another server, to which it could not be handed off:
     /// answers without the object. Only protocols whose requests belong elsewhere need it.
     fn refuse(&mut self, input: &[u8], replies: &mut Replies) -> Outcome {

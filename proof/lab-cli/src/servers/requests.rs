@@ -91,7 +91,7 @@ impl<P: Protocol> RequestServer<P> {
             if has_come && !client.has_come {
                 self.commands.push_back((conn, RequestCommand::Served));
             }
-            let are_sent = client.send(conn, out);
+            let are_sent = client.replies.send(conn, out);
             match stop {
                 Stop::Full if are_sent => {}
                 Stop::Elsewhere(server) if are_sent => {
@@ -135,10 +135,12 @@ impl<S: Default> Client<S> {
         let mut executed = 0;
         let stop = loop {
             let input = &self.input[executed..];
-            let outcome = if self.attempts < ATTEMPTS_MAX {
-                protocol.execute(input, &mut self.replies, &mut self.progress)
-            } else {
+            let outcome = if self.attempts >= ATTEMPTS_MAX {
                 protocol.refuse(input, &mut self.replies)
+            } else if self.has_come {
+                protocol.execute_handed(input, &mut self.replies, &mut self.progress)
+            } else {
+                protocol.execute(input, &mut self.replies, &mut self.progress)
             };
             match outcome {
                 Outcome::Answered(bytes) => {
@@ -181,13 +183,6 @@ impl<S: Default> Client<S> {
         let granted = usize::try_from(u32::from_be_bytes(*granted)).ok()?;
         let (is_ending, attempts) = (*is_ending != 0, *attempts);
         Some(Client { granted, is_ending, attempts, input: input.to_vec(), ..Client::default() })
-    }
-
-    /// Sends replies. Returns whether the stack has taken all of them; if not, an event reports new room.
-    fn send<T: Transport>(&mut self, conn: Conn, out: &mut T) -> bool {
-        let sent = out.send(conn, self.replies.waiting());
-        self.replies.take(sent);
-        self.replies.is_empty()
     }
 }
 
@@ -285,6 +280,7 @@ impl<P: Protocol> Movable for RequestServer<P> {
 
 #[cfg(test)]
 mod tests {
+    use spillway_load::objects::Rest;
     use spillway_stack_server::{HandedRequest, OrderResult};
 
     use super::super::held::HELD_BYTES_MAX;
@@ -307,9 +303,9 @@ mod tests {
         kv.handle(Time::ZERO, conn, Event::Data { end: 0, bytes }, out);
     }
 
-    fn open(kv: &mut Kv, conn: Conn, out: &mut TestTransport) {
+    fn open<P: Protocol>(server: &mut RequestServer<P>, conn: Conn, out: &mut TestTransport) {
         let peer = "10.0.0.7:1000".parse().unwrap();
-        kv.handle(Time::ZERO, conn, Event::Opened { peer, listener: Some(0) }, out);
+        server.handle(Time::ZERO, conn, Event::Opened { peer, listener: Some(0) }, out);
     }
 
     #[test]
@@ -390,6 +386,42 @@ mod tests {
         assert_eq!(server.held.total(), get(&here).len() + get(&elsewhere).len());
         // The last server ends the connection.
         assert_eq!(server.leave(Time::ZERO, CONN_OF_ANOTHER).unwrap().bytes()[4], 1);
+    }
+
+    #[test]
+    fn a_connection_leaves_only_when_the_stack_has_the_whole_object_and_the_next_request_waits() {
+        let (mut server, _, _) = divided();
+        let targets = || (0..).map(|number| format!("/{number}?bytes=300000"));
+        let is_here = |target: &String| {
+            let partition = server.protocol.partition.as_ref().unwrap();
+            partition.elsewhere(target).is_none()
+        };
+        let here = targets().find(is_here).unwrap();
+        let elsewhere = targets().find(|target| !is_here(target)).unwrap();
+        let mut out = TestTransport { room: 1_000, ..TestTransport::default() };
+        open(&mut server, CONN, &mut out);
+        let requests = [get(&here), get(&here), get(&elsewhere)].concat();
+        let granted = out.granted;
+        server.handle(Time::ZERO, CONN, Event::Data { end: 0, bytes: requests.as_bytes() }, &mut out);
+        let mut turns = 0;
+        let hand_off = loop {
+            if let Some(command) = server.poll_request_command(Time::ZERO) {
+                break command;
+            }
+            assert!(!server.is_at_safe_point(CONN) && server.held.total() < 1_000);
+            assert_eq!(out.granted, granted, "the client may not send while a response waits");
+            (out.room, turns) = (50_000, turns + 1);
+            server.handle(Time::ZERO, CONN, Event::Room, &mut out);
+        };
+        assert_eq!((hand_off, turns), ((CONN, RequestCommand::HandOff(ServerId(2))), 12));
+        let mut sent = &out.sent[..];
+        for _ in 0..2 {
+            let head = sent.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap() + 4;
+            let (body, rest) = sent[head..].split_at(300_000);
+            assert!(Rest::of(here.as_bytes(), 300_000).take(body));
+            sent = rest;
+        }
+        assert_eq!((sent, server.clients[&CONN].input.len()), (&b""[..], get(&elsewhere).len()));
     }
 
     #[test]

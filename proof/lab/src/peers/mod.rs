@@ -1,5 +1,6 @@
 //! Peers: memcached, Redis and proxies as unmodified Debian programs, on a host or on loopback.
 
+mod http_proxy;
 mod memcached;
 mod proxy;
 mod redis;
@@ -15,6 +16,7 @@ use rustix::process::{Pid, getpgid};
 use crate::process::{Launch, Process};
 use crate::{LabError, Place};
 
+pub use http_proxy::HttpProxy;
 pub use memcached::Memcached;
 pub use proxy::Proxy;
 pub use redis::Redis;

@@ -1,6 +1,8 @@
-//! HTTP/1.1: `GET` of a target that the server returns as the body, as `spillway-lab http` does.
+//! HTTP/1.1: `GET` of a target that the server returns as the body, or of an object that the target names, as
+//! `spillway-lab http` does.
 
 use super::{Protocol, Request, SentRequest, Verdict, excerpt};
+use crate::objects::{self, Rest};
 use crate::random::{Random, mix};
 
 /// A response without the end of its head in this many bytes counts as garbled.
@@ -14,16 +16,18 @@ pub struct Http {
     seed: u64,
     last_number: u32,
     target_size: usize,
+    /// Size of the objects; `None`: the body is the target.
+    object_size: Option<u32>,
     expected: Vec<u8>,
 }
 
 impl Http {
-    /// Targets of `size` bytes (at least 1), derived from `seed`.
-    pub fn new(seed: u64, size: usize) -> Http {
-        Http { seed, last_number: 0, target_size: size, expected: Vec::new() }
+    /// Targets of `size` bytes (at least 1), derived from `seed`; with objects, their size follows.
+    pub fn new(seed: u64, size: usize, object_size: Option<u32>) -> Http {
+        Http { seed, last_number: 0, target_size: size, object_size, expected: Vec::new() }
     }
 
-    /// Appends the target of request `number`: a slash, then letters.
+    /// Appends the target of request `number`: a slash, then letters, then an object's size.
     fn push_target(&self, number: u32, out: &mut Vec<u8>) {
         let mut random = Random::new(self.seed ^ mix(u64::from(number)), 0);
         out.push(b'/');
@@ -34,6 +38,19 @@ impl Http {
             out.extend((0..count).map(|i| b'a' + ((bits >> (4 * i)) & 15) as u8));
             left -= count;
         }
+        if let Some(bytes) = self.object_size {
+            objects::push_size(bytes, out);
+        }
+    }
+
+    /// Calls `check` with the target of a request.
+    fn with_target<T>(&mut self, request: Request, check: impl FnOnce(&[u8]) -> T) -> T {
+        let mut target = std::mem::take(&mut self.expected);
+        target.clear();
+        self.push_target(request.key, &mut target);
+        let result = check(&target);
+        self.expected = target;
+        result
     }
 }
 
@@ -93,13 +110,33 @@ impl Protocol for Http {
             Head::Garbled => return Verdict::Garbled,
             Head::Complete { status, head, end } => (status, head, end),
         };
-        let Some(body) = reply.get(head..end) else { return Verdict::Incomplete };
-        let mut expected = std::mem::take(&mut self.expected);
-        expected.clear();
-        self.push_target(sent.request.key, &mut expected);
-        let is_right = status == 200 && body == expected;
-        self.expected = expected;
-        if is_right { Verdict::Right(end) } else { Verdict::Wrong(end) }
+        match self.object_size {
+            Some(bytes) if status == 200 && end - head == bytes as usize => {
+                let rest = self.with_target(sent.request, |target| Rest::of(target, bytes));
+                match self.check_rest(rest, &reply[head..]) {
+                    Verdict::Right(length) => Verdict::Right(head + length),
+                    other => other,
+                }
+            }
+            _ => {
+                let Some(body) = reply.get(head..end) else { return Verdict::Incomplete };
+                let has_object = self.object_size.is_some();
+                let is_body = self.with_target(sent.request, |target| body == target);
+                if status == 200 && is_body && !has_object {
+                    Verdict::Right(end)
+                } else {
+                    Verdict::Wrong(end)
+                }
+            }
+        }
+    }
+
+    fn check_rest(&mut self, mut rest: Rest, reply: &[u8]) -> Verdict {
+        let length = rest.len().min(reply.len());
+        if !rest.take(&reply[..length]) {
+            return Verdict::Garbled;
+        }
+        if rest.is_empty() { Verdict::Right(length) } else { Verdict::Continues(rest) }
     }
 
     fn explain(&self, sent: &SentRequest, reply: &[u8]) -> String {
@@ -128,7 +165,7 @@ mod tests {
 
     #[test]
     fn response_is_right_when_it_is_complete_and_each_altered_byte_of_its_body_is_detected() {
-        let mut http = Http::new(7, 21);
+        let mut http = Http::new(7, 21, None);
         let (request, target) = sent(&mut http);
         assert_eq!(target.len(), 21);
         let right = response("200 OK", &target);
@@ -153,7 +190,7 @@ mod tests {
 
     #[test]
     fn refusals_are_wrong_and_responses_without_a_known_end_are_garbled() {
-        let mut http = Http::new(7, 21);
+        let mut http = Http::new(7, 21, None);
         let (request, target) = sent(&mut http);
         let refused = response("400 Bad Request", &target);
         assert_eq!(http.check(&request, &refused), Verdict::Wrong(refused.len()));
@@ -166,5 +203,59 @@ mod tests {
         ] {
             assert_eq!(http.check(&request, garbled), Verdict::Garbled, "{}", garbled.escape_ascii());
         }
+    }
+
+    #[test]
+    fn objects_are_checked_in_parts_and_each_altered_missing_or_foreign_byte_is_detected() {
+        const BYTES: u32 = 200_000;
+        let mut http = Http::new(7, 21, Some(BYTES));
+        let (request, target) = sent(&mut http);
+        assert!(target.ends_with(b"?bytes=200000"));
+        let (mut rest, mut body) = (Rest::of(&target, BYTES), Vec::new());
+        while !rest.is_empty() {
+            body.extend_from_slice(rest.first_part());
+            rest.advance(rest.first_part().len());
+        }
+        let right = response("200 OK", &body);
+        // The verdict on a response that arrives in parts, as a connection checks it.
+        let mut verdict = |request: &SentRequest, reply: &[u8], part: usize| {
+            let (mut kept, mut rest) = (Vec::new(), None);
+            let mut verdict = Verdict::Incomplete;
+            for bytes in reply.chunks(part) {
+                kept.extend_from_slice(bytes);
+                verdict = match rest {
+                    Some(rest) => http.check_rest(rest, &kept),
+                    None => http.check(request, &kept),
+                };
+                match verdict {
+                    Verdict::Incomplete => {}
+                    Verdict::Continues(after) => {
+                        rest = Some(after);
+                        kept.clear();
+                    }
+                    _ => break,
+                }
+            }
+            verdict
+        };
+        assert_eq!(verdict(&request, &right, right.len()), Verdict::Right(right.len()));
+        for part in [10, 1_448, 65_536] {
+            assert!(matches!(verdict(&request, &right, part), Verdict::Right(_)), "parts of {part} bytes");
+            assert!(matches!(verdict(&request, &right[..right.len() - 1], part), Verdict::Continues(_)));
+        }
+        let head = right.len() - body.len();
+        for at in [head, head + 65_521, right.len() - 1] {
+            let mut altered = right.clone();
+            altered[at] ^= 1;
+            assert_eq!(verdict(&request, &altered, 1_448), Verdict::Garbled, "byte {at}");
+        }
+        let missing = [&right[..head + 5], &right[head + 6..], b"x"].concat();
+        assert_eq!(verdict(&request, &missing, 1_448), Verdict::Garbled);
+        let short = response("200 OK", &body[1..]);
+        assert_eq!(verdict(&request, &short, short.len()), Verdict::Wrong(short.len()));
+        let refused = response("503 Service Unavailable", b"");
+        assert_eq!(verdict(&request, &refused, 9), Verdict::Wrong(refused.len()));
+        let other = SentRequest { request: Request { key: 9, write: false }, version: 0 };
+        assert_eq!(verdict(&other, &right, right.len()), Verdict::Garbled, "the response to another request");
     }
 }

@@ -94,7 +94,10 @@ pub(super) fn start_workers<S: Send + 'static, E: Engine>(
                     spawn(setup, protocol, open)
                 }
                 ProtocolKind::Echo => spawn(setup, Echo::new(seed(config, index), config.value_size), open),
-                ProtocolKind::Http => spawn(setup, Http::new(seed(config, index), config.value_size), open),
+                ProtocolKind::Http => {
+                    let http = Http::new(seed(config, index), config.value_size, config.object_size);
+                    spawn(setup, http, open)
+                }
             };
             thread
                 .map(|thread| WorkerHandle { messages, wake, thread })

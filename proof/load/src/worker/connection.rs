@@ -8,6 +8,7 @@ use spillway_moving_client::{Network, Stream};
 
 use super::session_state::SessionState;
 use crate::clock::Clock;
+use crate::objects::Rest;
 use crate::protocol::SentRequest;
 use crate::queue::Queue;
 use crate::report::Target;
@@ -39,6 +40,8 @@ pub(crate) enum State<N: Network> {
 pub(crate) struct Pending {
     pub sent: SentRequest,
     pub intended_ns: u64,
+    /// What follows of a reply whose bytes so far are checked; `None` if all of its bytes are to be checked.
+    pub rest: Option<Rest>,
 }
 
 /// A connection with at most one pending request, and a queue of waiting ones.

@@ -54,7 +54,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         self.encode_buffer.clear();
         let sent = self.protocol.encode(request, &mut self.encode_buffer);
         let sent_ns = self.clock.now_ns();
-        self.connections[index].pending = Some(Pending { sent, intended_ns });
+        self.connections[index].pending = Some(Pending { sent, intended_ns, rest: None });
         self.report_pending_since(index, Some(intended_ns));
         self.pending_requests += 1;
         match self.connections[index].state.send(&self.encode_buffer) {
@@ -149,7 +149,7 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
         true
     }
 
-    /// Checks `reply`, which has all bytes received since the request was sent.
+    /// Checks `reply`, which has all bytes received since the request was sent, without those that were checked before.
     fn check_reply(&mut self, index: usize, reply: &[u8]) {
         let now_ns = self.clock.now_ns();
         let Some(pending) = self.connections[index].pending else {
@@ -162,10 +162,17 @@ impl<P: Protocol, E: Engine> Worker<P, E> {
             self.handle_loss(index, "closed by the generator after bytes without a pending request");
             return;
         };
-        let verdict = self.protocol.check(&pending.sent, reply);
+        let verdict = match pending.rest {
+            Some(rest) => self.protocol.check_rest(rest, reply),
+            None => self.protocol.check(&pending.sent, reply),
+        };
         let (is_right, length) = match verdict {
             Verdict::Incomplete => {
                 self.connections[index].partial.extend_from_slice(reply);
+                return;
+            }
+            Verdict::Continues(rest) => {
+                self.connections[index].pending = Some(Pending { rest: Some(rest), ..pending });
                 return;
             }
             Verdict::Right(length) => (length == reply.len(), length),

@@ -6,24 +6,23 @@
 mod files;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use spillway_lab::{Forwarding, Host, HostOptions, Lab, LabOptions, LabSwitch, Launch, Process};
+use spillway_lab::{Forwarding, Host, HostOptions, Lab, LabOptions, Launch, Process};
 use spillway_stack_server::{
     MoveOutcome, MoveStepTimes, Override, PolicyStatus, Request, ServerStatus, StepsOfMoves, send_request,
 };
 
 use crate::error::Error;
+use crate::experiments::common::switch_daemon::{start_daemon, wait_until, wait_until_known};
 use crate::machine::Machine;
 use crate::programs::Programs;
 use crate::stop;
 
 /// The service's name in orders.
 pub(super) const SERVICE: &str = "service";
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Names of servers; the first is the original owner.
 pub(super) const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -93,7 +92,7 @@ impl Site {
         let switch = lab.switches().remove(0);
         let directory = std::env::temp_dir().join(lab.run_name());
         let files = files::write(&directory, (&lab, &switch), &clients, &hosts, options.policy)?;
-        let daemon = start_daemon(&switch, programs, &files)?;
+        let daemon = start_daemon(&switch, programs, &files.switch, &files.switch_socket)?;
         let servers = hosts
             .into_iter()
             .map(|(name, host)| Server::start((name, host), programs, &files, options))
@@ -101,7 +100,7 @@ impl Site {
         // The servers' programs have replaced the receive loops of their interfaces.
         switch.prepare_hosts()?;
         let site = Site { clients, servers, daemon, service: files.service, lab };
-        site.wait_until_known(&files)?;
+        wait_until_known(&files.switch_socket, site.servers.len())?;
         Ok(site)
     }
 
@@ -163,15 +162,6 @@ impl Site {
         let Site { clients, servers, daemon, lab, .. } = self;
         drop((servers, daemon, clients));
         Ok(lab.close()?)
-    }
-
-    fn wait_until_known(&self, files: &files::Files) -> Result<(), Error> {
-        let are_alive = || {
-            let status: Value = ask_switch(&files.switch_socket)?;
-            let servers = status["servers"].as_array().map_or(&[][..], Vec::as_slice);
-            Ok(servers.len() == self.servers.len() && servers.iter().all(|server| server["is_alive"] == true))
-        };
-        wait_until("the switch knows no heartbeat of a server", are_alive)
     }
 }
 
@@ -238,39 +228,4 @@ impl Server {
             )
         })
     }
-}
-
-/// Starts the switch's daemon in a mount namespace with a BPF file system of its own.
-fn start_daemon(switch: &LabSwitch, programs: &Programs, files: &files::Files) -> Result<Process, Error> {
-    let script = "mount -t bpf bpf /sys/fs/bpf && install -d -m 0700 /sys/fs/bpf/spillway && exec \"$0\" switch --config \"$1\"";
-    let launch = Launch::new("unshare")
-        .name("switch")
-        .args(["--mount", "--propagation", "private", "sh", "-c", script])
-        .args([&programs.spillway, &files.switch]);
-    let mut daemon = switch.spawn(&launch)?;
-    wait_until("the switch does not answer", || {
-        if daemon.exit_status().is_some() {
-            return Err(Error::process("the switch has ended", daemon.last_output()));
-        }
-        Ok(ask_switch(&files.switch_socket).is_ok())
-    })?;
-    Ok(daemon)
-}
-
-fn ask_switch(socket: &Path) -> Result<Value, Error> {
-    let request = serde_json::json!({ "command": "status" });
-    spillway_daemon::send_json_request(socket, &request, READY_TIMEOUT)
-        .map_err(|error| Error::process(format!("the switch did not answer: {error}"), ""))
-}
-
-fn wait_until(problem: &str, mut is_true: impl FnMut() -> Result<bool, Error>) -> Result<(), Error> {
-    let deadline = Instant::now() + READY_TIMEOUT;
-    while !is_true()? {
-        stop::check()?;
-        if Instant::now() > deadline {
-            return Err(Error::process(format!("{problem} after {READY_TIMEOUT:?}"), ""));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }
