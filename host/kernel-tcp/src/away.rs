@@ -100,6 +100,11 @@ impl Exported {
         self.due
     }
 
+    /// Whether frames wait for [`poll_stray`](Self::poll_stray).
+    pub(crate) fn has_strays(&self) -> bool {
+        !self.strays.is_empty()
+    }
+
     /// The next frame for a connection's new owner.
     pub(crate) fn poll_stray(&mut self) -> Option<Vec<u8>> {
         self.strays.pop_front()

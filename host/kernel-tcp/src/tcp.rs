@@ -113,8 +113,9 @@ impl KernelTcp {
 
     /// When the next turn is due if nothing arrives.
     pub fn next_turn(&mut self) -> Option<Time> {
-        let drains = self.holds.is_draining().then(|| self.clock.now());
-        [self.context.poll_timeout(), drains, self.exports_due()].into_iter().flatten().min()
+        let has_work = self.holds.is_draining() || self.exported.has_strays();
+        let work = has_work.then(|| self.clock.now());
+        [self.context.poll_timeout(), work, self.exports_due()].into_iter().flatten().min()
     }
 
     /// The descriptors that are readable when something has arrived.
@@ -139,8 +140,9 @@ impl KernelTcp {
     }
 
     fn exports_due(&self) -> Option<Time> {
-        let due = self.exported.due()?;
-        Some(self.clock.now() + due.saturating_duration_since(Instant::now()))
+        let left = self.exported.due()?.saturating_duration_since(Instant::now());
+        // A look that is overdue is due in this turn, whose time is that of its beginning. The present would never be.
+        Some(if left.is_zero() { Time::ZERO } else { self.clock.now() + left })
     }
 }
 
