@@ -36,10 +36,9 @@ impl fmt::Display for Figure {
 }
 
 /// Figures and tables that no experiment reproduces yet, and why.
-pub const PENDING: [(Figure, &str); 13] = [
+pub const PENDING: [(Figure, &str); 12] = [
     (Figure::new(Paper::PostMan, "F5"), "needs a replicated log (Paxos) as the server"),
     (Figure::new(Paper::PostMan, "F7"), "needs a replicated log (Paxos) as the server"),
-    (Figure::new(Paper::Prism, "T1"), "hand-off is not built yet"),
     (Figure::new(Paper::Prism, "F2"), "hand-off is not built yet"),
     (Figure::new(Paper::Prism, "F9"), "hand-off is not built yet"),
     (Figure::new(Paper::Prism, "F10"), "hand-off is not built yet"),
