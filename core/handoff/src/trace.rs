@@ -43,6 +43,9 @@ pub enum Step {
     SendState,
     /// Target, RECV_STATE: the last part of the state has arrived.
     ReceiveState,
+    /// Target: the driver has checked the state, and has restored the connection as far as it can before the target owns the
+    /// flow.
+    Checked,
     /// Target: the switch has confirmed *own*.
     Owned,
     /// Target, CONN_ACCEPTED: the connection was imported.
@@ -53,7 +56,7 @@ pub enum Step {
 
 impl Step {
     /// All steps, in their order.
-    pub const ALL: [Step; 11] = [
+    pub const ALL: [Step; 12] = [
         Step::Begin,
         Step::SendPrepare,
         Step::ReceivePrepare,
@@ -62,6 +65,7 @@ impl Step {
         Step::Export,
         Step::SendState,
         Step::ReceiveState,
+        Step::Checked,
         Step::Owned,
         Step::Import,
         Step::ReceiveAccepted,

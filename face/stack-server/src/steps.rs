@@ -52,6 +52,7 @@ pub fn step_name(step: Step) -> &'static str {
         Step::Export => "EXPORT",
         Step::SendState => "SEND_STATE",
         Step::ReceiveState => "RECV_STATE",
+        Step::Checked => "CHECKED",
         Step::Owned => "OWNED",
         Step::Import => "CONN_ACCEPTED",
         Step::ReceiveAccepted => "RECV_ACCEPTED",

@@ -81,6 +81,7 @@ pub fn check_only(experiment: &Experiment, only: &[String]) -> Result<(), Error>
     let parts = match experiment.name {
         "attacks" => batch::attacks::ids(),
         "burst" => batch::burst::PARTS.to_vec(),
+        "handoff" => moves::handoff::PARTS.to_vec(),
         "migration" => moves::migration::PARTS.to_vec(),
         "migration-load" => moves::load::PARTS.to_vec(),
         "proxy" | "proxy-latency" => proxy::PARTS.to_vec(),

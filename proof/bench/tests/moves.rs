@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::time::Duration;
 
-use spillway_bench::experiments::moves::{load, migration};
+use spillway_bench::experiments::moves::{handoff, load, migration};
 use spillway_bench::programs::Programs;
 use spillway_bench::scene::Setting;
 use spillway_load::config::ProtocolKind;
@@ -87,4 +87,46 @@ fn load_with_policies_and_forced_moves_completes_with_all_rows() {
     assert_eq!(results.rows.iter().filter(forced).count(), 4, "two delays at two rates");
     // On a busy machine no figure is valid, but moves have been made.
     assert!(results.checks.iter().all(|check| !check.detail.contains(" 0 moves")), "{:?}", results.checks);
+}
+
+#[test]
+fn hand_offs_of_requests_complete_with_all_rows() {
+    let programs = match programs(&[]) {
+        Ok(programs) => programs,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let effort = handoff::Effort { rounds: 1, tours: 8, cycles: 8, quiet: 8, cpu_requests: 64 };
+    let mut output = Vec::new();
+    let results = handoff::run_with(&Setting::new(programs), &effort, &[], &mut output).unwrap();
+    let metrics = [
+        "total_us",
+        "blackout_us",
+        "cycle_us",
+        "line_us",
+        "part_us",
+        "request_us",
+        "handed_off_request_us",
+        "requests_after_timeout",
+        "http_parse_us",
+        "kernel_host_cpu_us",
+        "user_host_cpu_us",
+    ];
+    assert_complete(&results, &output, &metrics);
+    for system in ["kernel", "stack"] {
+        for check in ["hand-offs", "wrong", "resets", "lost", "retransmission timeouts", "steps"] {
+            let name = format!("{system}: {check}");
+            assert!(results.checks.iter().any(|found| found.name == name), "no check {name}");
+        }
+        for direction in ["frontend_to_backend", "backend_to_backend", "backend_to_frontend"] {
+            let has_total = |row: &&spillway_bench::results::Row| {
+                row.system == system
+                    && row.metric == "total_us"
+                    && row.params.get("direction") == Some(&direction.into())
+            };
+            assert!(
+                results.rows.iter().any(|row| has_total(&row) && row.median.is_some()),
+                "{system} {direction}"
+            );
+        }
+    }
 }

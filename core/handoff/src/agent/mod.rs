@@ -349,7 +349,10 @@ impl Agent {
             return;
         }
         match result {
-            Ok(()) => target.handle_checked(now),
+            Ok(()) => {
+                target.handle_checked(now);
+                self.trace_step(&flow, End::Target, Step::Checked);
+            }
             Err(reason) => self.refuse(now, flow, reason),
         }
     }

@@ -36,12 +36,11 @@ impl fmt::Display for Figure {
 }
 
 /// Figures and tables that no experiment reproduces yet, and why.
-pub const PENDING: [(Figure, &str); 9] = [
+pub const PENDING: [(Figure, &str); 8] = [
     (Figure::new(Paper::PostMan, "F5"), "needs a replicated log (Paxos) as the server"),
     (Figure::new(Paper::PostMan, "F7"), "needs a replicated log (Paxos) as the server"),
-    (Figure::new(Paper::Prism, "T1"), "hand-off is not built yet"),
-    (Figure::new(Paper::Prism, "F12"), "hand-off is not built yet"),
-    (Figure::new(Paper::Prism, "F13"), "hand-off is not built yet"),
+    (Figure::new(Paper::Prism, "F12"), "needs an object store"),
+    (Figure::new(Paper::Prism, "F13"), "needs an object store"),
     (Figure::new(Paper::NetRs, "F4"), "replica selection is not built yet"),
     (Figure::new(Paper::NetRs, "F5"), "replica selection is not built yet"),
     (Figure::new(Paper::NetRs, "F6"), "replica selection is not built yet"),

@@ -1,14 +1,18 @@
 //! Experiments on moves of live connections between servers.
 
+mod distribution;
+mod ends;
+pub mod handoff;
 pub mod load;
 pub mod migration;
 mod site;
+mod thread_cpu;
 
 use super::figures::{Figure, Paper};
 use super::{Experiment, Needs};
 
 /// The experiments, in the order in which `bench list` prints them.
-pub(super) const EXPERIMENTS: [Experiment; 2] = [
+pub(super) const EXPERIMENTS: [Experiment; 3] = [
     Experiment {
         name: "migration",
         question: "CPU time and duration of a move of a connection between two servers through a switch, by phase and by the bytes that \
@@ -28,5 +32,14 @@ pub(super) const EXPERIMENTS: [Experiment; 2] = [
         figures: &[Figure::new(Paper::Capybara, "F1")],
         needs: Needs { root: true, minutes: 12 },
         run: load::run,
+    },
+    Experiment {
+        name: "handoff",
+        question: "duration of a hand-off of a request with its connection, by step and direction, between servers on the kernel's sockets \
+               and on the user-level stack; CPU time of both hosts; what the client waits",
+        paper: "Prism, Table 1: 232 µs for a cycle of two hand-offs, 118 of them without TLS",
+        figures: &[Figure::new(Paper::Prism, "T1")],
+        needs: Needs { root: true, minutes: 4 },
+        run: handoff::run,
     },
 ];

@@ -10,12 +10,10 @@
 mod aead;
 mod clients;
 mod counts;
-mod distribution;
 mod findings;
 mod memory;
 mod seal;
 mod steps;
-mod thread_cpu;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -33,10 +31,11 @@ use crate::stats::median;
 use crate::steady::Steady;
 use crate::stop;
 
-use super::site::{Site, SiteOptions};
+use super::distribution::Distribution;
+use super::site::{ServerTcp, Site, SiteOptions};
+use super::thread_cpu;
 use clients::{Busy, Span, Unread};
 use counts::Counts;
-use distribution::Distribution;
 use memory::Rack;
 use steps::Joined;
 
@@ -202,7 +201,7 @@ fn memory_round(queued: usize, passes: usize) -> Result<Memory, String> {
     let mut joined = Vec::new();
     for _ in 0..passes.div_ceil(2) {
         let ends: Vec<_> = rack.traced_pass()?.iter().map(MoveStepTimes::of).collect();
-        joined.extend(steps::join(&ends));
+        joined.extend(steps::join(&[ends]));
     }
     let median_of = |values: Vec<f64>| median(&values).unwrap_or(f64::NAN);
     let Moves { end_to_end, phases, .. } = Moves::of(&joined);
@@ -227,10 +226,13 @@ fn measure_veth(
     let (first, second) = (setting.placement.server, setting.placement.clients);
     let options = SiteOptions {
         command: "echo",
+        tcp: ServerTcp::Xdp,
+        is_partitioned: false,
         servers: 2,
         server_cores: [first, second, second],
         clients: 1,
         client_core: second,
+        receive_inline: true,
         policy: "none",
         arguments: vec!["--trace-moves".into(), (4 * TRACED_TOGETHER).to_string()],
     };
@@ -294,7 +296,7 @@ fn quiet_round(site: &mut Site, effort: &Effort, index: usize, measured: &mut Me
             Err(_) => measured.counts.lost += 1,
         }
     }
-    wait_until_empty(site)
+    site.wait_until_empty()
 }
 
 /// Moves connections one after the other, from the first server to the second one and back. All of them are at the first one
@@ -389,11 +391,7 @@ fn move_all(site: &mut Site, from: usize, connections: usize, counts: &mut Count
 
 fn take_joined(site: &mut Site, counts: &mut Counts) -> Result<Vec<Joined>, Error> {
     site.check()?;
-    let mut ends = Vec::new();
-    for server in site.servers() {
-        ends.extend(server.take_steps()?);
-    }
-    let joined = steps::join(&ends);
+    let joined = steps::join(&site.take_steps()?);
     counts.joined += joined.len() as u64;
     Ok(joined)
 }
@@ -434,7 +432,7 @@ fn busy_round(site: &mut Site, effort: &Effort, measured: &mut Measured) -> Resu
     measured
         .requests
         .push(Requests { over_moves: Distribution::of(over_moves), quiet: Distribution::of(quiet) });
-    wait_until_empty(site)
+    site.wait_until_empty()
 }
 
 /// The longest request during each move, and all requests that no move has touched; in µs. All spans are in order.
@@ -456,18 +454,6 @@ fn split(requests: &[Span], moves: &[Span]) -> (Vec<f64>, Vec<f64>) {
     }
     during.retain(|longest| *longest > 0.0);
     (during, quiet)
-}
-
-/// Waits until the servers have noticed the end of all connections.
-fn wait_until_empty(site: &mut Site) -> Result<(), Error> {
-    for _ in 0..1_000 {
-        if site.sum(|status| status.connections as u64)? == 0 {
-            return Ok(());
-        }
-        site.check()?;
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(Error::process("connections of clients that have ended remain at the servers", ""))
 }
 
 impl Moves {

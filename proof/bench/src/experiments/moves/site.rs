@@ -1,7 +1,7 @@
-//! A lab with a switch process, servers on the user-level stack, and hosts for clients.
+//! A lab with a switch process, servers whose connections move, and hosts for clients.
 //!
-//! All cables do receive work on the core of the sender, as veths do outside the laboratory: a message then wakes only the
-//! thread that handles it. Its time is in the account of the sender.
+//! By default all cables do receive work on the core of the sender, as veths do outside the laboratory: a message then wakes only
+//! the thread that handles it. Its time is in the account of the sender.
 
 mod files;
 
@@ -27,6 +27,25 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Names of servers; the first is the original owner.
 pub(super) const NAMES: [&str; 3] = ["a", "b", "c"];
 
+/// The TCP beneath the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerTcp {
+    /// The user-level stack on AF_XDP.
+    Xdp,
+    /// The kernel's sockets.
+    Kernel,
+}
+
+impl ServerTcp {
+    /// The value of `--engine`.
+    fn option(self) -> &'static str {
+        match self {
+            ServerTcp::Xdp => "xdp",
+            ServerTcp::Kernel => "kernel",
+        }
+    }
+}
+
 /// What a site has.
 #[derive(Clone, Debug)]
 pub(super) struct SiteOptions {
@@ -40,6 +59,12 @@ pub(super) struct SiteOptions {
     pub client_core: usize,
     /// The command that runs a server: `echo`, `kv` or `http`.
     pub command: &'static str,
+    /// The TCP beneath the servers.
+    pub tcp: ServerTcp,
+    /// Whether each server serves only its part of the targets, and hands requests for others off. Only for `http`.
+    pub is_partitioned: bool,
+    /// Whether the sender's thread does receive work. Otherwise each interface has a thread, whose time is in its host's account.
+    pub receive_inline: bool,
     /// The servers' `policy`.
     pub policy: &'static str,
     /// Further options of the servers.
@@ -73,7 +98,7 @@ impl Site {
             LabOptions {
                 bridge_core: Some(options.client_core),
                 forwarding: Forwarding::Switch,
-                receive_inline: true,
+                receive_inline: options.receive_inline,
                 ..LabOptions::default()
             },
         )?;
@@ -111,10 +136,13 @@ impl Site {
         machine.lab.insert(
             "placement".into(),
             format!(
-                "servers on cores {}; clients and the switch's daemon on core {}; receive work and the switch's program on \
-                 the core of the sender",
+                "servers on cores {}; clients and the switch's daemon on core {}; receive work {}",
                 cores.join(", "),
-                options.client_core
+                options.client_core,
+                match options.receive_inline {
+                    true => "and the switch's program on the core of the sender",
+                    false => "in a thread of each host, and the switch's program on the core of its daemon",
+                }
             ),
         );
         machine.lab.insert("congestion control of clients".into(), self.clients[0].congestion_control()?);
@@ -146,11 +174,36 @@ impl Site {
         self.servers.iter().map(|server| Ok(figure(&server.status()?))).sum()
     }
 
+    /// The steps of moves that have ended since the last call, by server.
+    pub(super) fn take_steps(&self) -> Result<Vec<Vec<MoveStepTimes>>, Error> {
+        self.servers.iter().map(Server::take_steps).collect()
+    }
+
+    /// Waits until the servers have noticed the end of all connections.
+    pub(super) fn wait_until_empty(&mut self) -> Result<(), Error> {
+        for _ in 0..1_000 {
+            if self.sum(|status| status.connections as u64)? == 0 {
+                return Ok(());
+            }
+            self.check()?;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err(Error::process("connections of clients that have ended remain at the servers", ""))
+    }
+
     /// Retransmission timeouts of all clients' kernels so far.
     pub(super) fn client_timeouts(&self) -> Result<u64, Error> {
-        let of = |host: &Host| -> Result<u64, Error> {
-            Ok(host.tcp_counters()?.get("TcpExt:TCPTimeouts").copied().unwrap_or(0))
-        };
+        self.client_counter("TcpExt:TCPTimeouts")
+    }
+
+    /// Connections of all clients' kernels that were reset so far.
+    pub(super) fn client_resets(&self) -> Result<u64, Error> {
+        self.client_counter("Tcp:EstabResets")
+    }
+
+    fn client_counter(&self, name: &str) -> Result<u64, Error> {
+        let of =
+            |host: &Host| -> Result<u64, Error> { Ok(host.tcp_counters()?.get(name).copied().unwrap_or(0)) };
         self.clients.iter().map(of).sum()
     }
 
@@ -176,7 +229,8 @@ impl Server {
         let key = files.directory.join(format!("{name}.key"));
         let launch = Launch::new(&programs.lab)
             .name(name)
-            .args([options.command, "--engine", "xdp", "--name", SERVICE, "--interface", host.interface()])
+            .args([options.command, "--engine", options.tcp.option(), "--name", SERVICE])
+            .args(["--interface", host.interface()])
             .args(["--service", &files.service.to_string(), "--switch", &files.control.to_string()])
             .arg("--peers")
             .arg(&files.peers)
@@ -184,6 +238,7 @@ impl Server {
             .arg(&key)
             .arg("--socket")
             .arg(&socket)
+            .args(options.is_partitioned.then_some(["--partition", name]).into_iter().flatten())
             .args(&options.arguments);
         let mut process = host.spawn(&launch)?;
         wait_until("a server is not ready", || {
@@ -210,7 +265,7 @@ impl Server {
     }
 
     /// The steps of moves that have ended since the last call.
-    pub(super) fn take_steps(&self) -> Result<Vec<MoveStepTimes>, Error> {
+    fn take_steps(&self) -> Result<Vec<MoveStepTimes>, Error> {
         self.ask::<StepsOfMoves>(&Request::MoveSteps {}).map(|steps| steps.moves)
     }
 

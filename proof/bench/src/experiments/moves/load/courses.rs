@@ -8,7 +8,7 @@ use spillway_load::config::ProtocolKind;
 use super::generators::{Figures, Load, Rates, command};
 use super::{Bench, CAPACITY_PER_S, Policy, WORK};
 use crate::error::Error;
-use crate::experiments::moves::site::{Site, SiteOptions};
+use crate::experiments::moves::site::{ServerTcp, Site, SiteOptions};
 use crate::machine::Machine;
 
 /// Time until the connections of another server are hot.
@@ -95,6 +95,9 @@ pub(super) fn measure(
         server_cores: [placement.server; 3],
         clients: course.servers,
         client_core: placement.clients,
+        tcp: ServerTcp::Xdp,
+        is_partitioned: false,
+        receive_inline: true,
         command: command(course.protocol),
         policy: course.policy.name(),
         arguments: vec!["--work".into(), format!("{}us", WORK.as_micros())],

@@ -13,7 +13,7 @@ use spillway_load::config::ProtocolKind;
 use super::generators::{Figures, Load, Rates, command};
 use super::{Bench, CAPACITY_PER_S, WORK};
 use crate::error::Error;
-use crate::experiments::moves::site::{NAMES, Site, SiteOptions};
+use crate::experiments::moves::site::{NAMES, ServerTcp, Site, SiteOptions};
 use crate::machine::Machine;
 
 /// Loads of both servers, in parts of their capacity: the paper's 150,000 and 170,000 requests a second, the larger of which
@@ -61,6 +61,9 @@ pub(super) fn measure(
         server_cores: [placement.server; 3],
         clients: 2,
         client_core: placement.clients,
+        tcp: ServerTcp::Xdp,
+        is_partitioned: false,
+        receive_inline: true,
         command: command(PROTOCOL),
         policy: "none",
         arguments: ["--work", &us(WORK), "--export-pause", &us(forced.delay)].map(str::to_owned).into(),

@@ -5,7 +5,7 @@ use aes_gcm::{Aes256Gcm, KeyInit};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use spillway_wire::handoff::PART_BYTES;
 
-use super::thread_cpu;
+use crate::experiments::moves::thread_cpu;
 
 /// The names of the libraries, in the order of [`measure`].
 pub(super) const LIBRARIES: [&str; 2] = ["ring", "RustCrypto aes-gcm"];

@@ -4,9 +4,9 @@ use spillway_moves::Step;
 use spillway_stack_server::step_name;
 
 use super::aead::LIBRARIES;
-use super::distribution::Distribution;
 use super::steps::PHASES;
 use super::{BUSY_CLIENTS, Measured, Memory, Moves, Requests, STATES, Together, UNDER_WAY};
+use crate::experiments::moves::distribution::Distribution;
 use crate::results::{Results, Row};
 
 const MEMORY: &str = "in memory";

@@ -21,8 +21,8 @@ use spillway_wire::handoff::Run;
 use spillway_wire::switch::{Flow, SWITCH_MAGIC, ServerId};
 
 use self::application::Holder;
-use super::thread_cpu;
 use crate::experiments::common::script::{CLIENT_MAC, Client, Frames, MTU};
+use crate::experiments::moves::thread_cpu;
 
 /// Time that passes in a turn. Heartbeats are seldom then.
 const TURN: Duration = Duration::from_micros(1);

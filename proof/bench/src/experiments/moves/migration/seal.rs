@@ -5,7 +5,7 @@ use spillway_wire::handoff::{Body, Message, Part, Run};
 use spillway_wire::switch::ServerId;
 
 use super::memory::any_flow;
-use super::thread_cpu;
+use crate::experiments::moves::thread_cpu;
 
 /// Mean CPU time of a state of `bytes` bytes, in µs.
 pub(super) fn measure(bytes: usize, states: usize) -> Result<f64, String> {

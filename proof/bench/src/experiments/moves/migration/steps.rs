@@ -1,10 +1,11 @@
 //! The steps of moves from both of their ends, joined.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use spillway_moves::Step;
-use spillway_stack_server::{MoveStepTimes, step_name};
+use spillway_stack_server::MoveStepTimes;
+
+use crate::experiments::moves::ends;
 
 /// Capybara's events, in their order, and the export, from which on the connection has no server.
 pub(super) const PHASES: [Step; 9] = [
@@ -57,30 +58,17 @@ fn index_of(step: Step) -> usize {
 }
 
 /// Joins both ends of each move. Moves of which one end is missing, or that have not gone through all steps, are left out.
-pub(super) fn join(ends: &[MoveStepTimes]) -> Vec<Joined> {
-    let key = |end: &MoveStepTimes| (end.client, end.generation);
-    let of = |is_source: bool| {
-        ends.iter().filter(move |end| end.is_source == is_source).map(move |end| (key(end), &end.ns))
-    };
-    let targets: BTreeMap<_, _> = of(false).collect();
-    let mut seen = BTreeSet::new();
-    let join = |((client, generation), source): ((SocketAddr, u64), &BTreeMap<String, u64>)| {
-        let target = targets.get(&(client, generation))?;
-        let time = |step: Step| {
-            let name = step_name(step);
-            source.get(name).or_else(|| target.get(name)).copied()
-        };
-        let mut times = [0; PHASES.len()];
-        for (slot, step) in times.iter_mut().zip(PHASES) {
-            *slot = time(step)?;
-        }
-        seen.insert((client, generation)).then_some(Joined { client, times })
-    };
-    of(true).filter_map(join).collect()
+/// `servers`: what each server has recorded.
+pub(super) fn join(servers: &[Vec<MoveStepTimes>]) -> Vec<Joined> {
+    let complete =
+        |ends: &ends::BothEnds<'_>| Some(Joined { client: ends.client, times: ends.times(PHASES)? });
+    ends::join(servers).iter().filter_map(complete).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use spillway_stack_server::step_name;
+
     use super::*;
 
     fn end(generation: u64, is_source: bool, steps: &[(Step, u64)]) -> MoveStepTimes {
@@ -111,7 +99,7 @@ mod tests {
             end(5, false, &target),
             end(6, false, &target),
         ];
-        let joined = join(&ends);
+        let joined = join(&[ends.into()]);
         assert_eq!(joined.len(), 1, "{joined:?}");
         assert_eq!((joined[0].end_to_end_us(), joined[0].blackout_us()), (18.0, 13.0));
         assert_eq!(
