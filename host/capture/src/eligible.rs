@@ -13,6 +13,7 @@ use crate::error::{CaptureError, system};
 use crate::filter;
 use crate::info::{Info, KernelState};
 use crate::movable::{check_length, check_state, check_urgent};
+use crate::output::Output;
 use crate::refusal::Refusal;
 use crate::system::{SO_BINDTOIFINDEX, TCP_AO_INFO, UNREAD, get, get_bytes, queued};
 
@@ -23,12 +24,13 @@ pub(crate) struct Eligible {
     pub local: SocketAddr,
     pub peer: SocketAddr,
     pub cookie: u64,
+    pub output: Output,
     pub diagnosed: Diagnosed,
 }
 
 pub(crate) fn check(diagnosis: &mut Diagnosis, fd: &OwnedFd) -> Result<Eligible, CaptureError> {
     check_protocol(fd)?;
-    let (local, peer) = addresses(fd)?;
+    let (local, peer, output) = addresses(fd)?;
     let cookie = sockopt::socket_cookie(fd).map_err(|errno| system("read SO_COOKIE")(errno.into()))?;
     let diagnosed = diagnosis.of(local, peer, cookie).map_err(|error| explain_missing(error, fd))?;
     check_diagnosed(&diagnosed)?;
@@ -37,7 +39,7 @@ pub(crate) fn check(diagnosis: &mut Diagnosis, fd: &OwnedFd) -> Result<Eligible,
     check_signature(tcp_ao(fd))?;
     check_upper_layer(fd)?;
     check_urgent(fd)?;
-    Ok(Eligible { local, peer, cookie, diagnosed })
+    Ok(Eligible { local, peer, cookie, output, diagnosed })
 }
 
 impl Eligible {
@@ -157,7 +159,7 @@ fn check_upper_layer_name(name: &[u8]) -> Result<(), CaptureError> {
     }
 }
 
-fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr), CaptureError> {
+fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr, Output), CaptureError> {
     let unread = system("read the socket's addresses");
     let local = match getsockname(fd) {
         Ok(local) => local,
@@ -180,7 +182,7 @@ fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr), CaptureError> {
         return Err(Refusal::Interface.into());
     }
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    Ok((canonical(local), canonical(peer)))
+    Ok((canonical(local), canonical(peer), Output::of(local.ip())))
 }
 
 #[cfg(test)]

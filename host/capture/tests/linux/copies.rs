@@ -13,7 +13,9 @@ use spillway_capture::{
 };
 
 use crate::cable::{Cable, Family, PATIENCE, Seen, skipped, wait_until};
-use crate::kernel::{attach_dropping_filter, info, network_counter, set_option, unacknowledged};
+use crate::kernel::{
+    attach_dropping_filter, info, network_counter, permit_output, set_option, unacknowledged,
+};
 use crate::programs::Filter;
 use crate::stream::{Pattern, unread};
 
@@ -193,8 +195,10 @@ fn waits(cable: &Cable) -> u64 {
     cable.client_timeouts() + cable.client.run_inside(|| network_counter("TCPLossProbes")).unwrap()
 }
 
-/// A segment that was past the filter on another CPU. The filter is detached for a moment to get the same.
+/// A segment that was past the filter on another CPU, on a kernel that cannot block the socket's output. The filter is detached
+/// for a moment to get the same.
 fn send_behind_the_filter(other: &OwnedFd, client: &TcpStream, bytes: &[u8]) {
+    permit_output(other);
     assert_eq!(set_option(other, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32), 0);
     let mut writer = client;
     writer.write_all(bytes).unwrap();

@@ -11,6 +11,7 @@ mod kernel;
 mod moves;
 mod moving;
 mod options;
+mod output;
 mod programs;
 mod races;
 mod refusals;

@@ -1,11 +1,17 @@
 //! A server's connection that moves.
 
 use std::net::TcpStream;
+use std::time::Duration;
 
+use rustix::net::sockopt::set_socket_linger;
 use spillway_capture::{Captured, Injector, Live, export, import};
 use spillway_wire::state::{ConnectionState, Finish};
 
 use crate::cable::{Cable, Seen, wait_until};
+use crate::kernel::info;
+
+/// `tcpi_state` of a socket without a connection.
+const CLOSED: u8 = 7;
 
 /// Number of moves of a test.
 pub fn moves() -> usize {
@@ -77,6 +83,14 @@ pub fn resumed(captured: Captured) -> TcpStream {
     let resumed = captured.resume(&Injector::open().unwrap()).unwrap();
     assert!(resumed.fault.is_none(), "{:?}", resumed.fault);
     resumed.socket.into()
+}
+
+/// Ends a connection by a reset of the client. Otherwise the server's socket may outlive the cable, and with IPv6 the cable's
+/// interface waits for a socket that has got an injected packet: docs/capture.md has the reason.
+pub fn end(client: TcpStream, server: TcpStream) {
+    set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+    drop(client);
+    wait_until("the connection ends", || info(&server).tcpi_state == CLOSED);
 }
 
 /// Checks that the client has seen no move.
