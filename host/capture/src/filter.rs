@@ -27,9 +27,9 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), CaptureError> {
 /// What happens to the segments that reach captured sockets.
 #[derive(Clone, Debug)]
 pub(crate) enum Filter {
-    /// They are dropped: the peer sends them again after its retransmission timeout.
+    /// Segments are dropped, and the peer sends them again after its retransmission timeout.
     Dropping,
-    /// They are copied.
+    /// Segments are copied and dropped.
     Copying(Copies),
 }
 

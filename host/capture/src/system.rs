@@ -11,6 +11,7 @@ pub(crate) const TCP_AO_INFO: libc::c_int = 40;
 pub(crate) const SO_BUF_LOCK: libc::c_int = 72;
 pub(crate) const SO_BINDTOIFINDEX: libc::c_int = 62;
 pub(crate) const IPV6_XFRM_POLICY: libc::c_int = 35;
+pub(crate) const IPV6_MINHOPCOUNT: libc::c_int = 73;
 
 /// A type whose values the kernel may read and write as bytes.
 ///

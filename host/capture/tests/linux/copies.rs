@@ -1,5 +1,6 @@
-//! Segments that reach a captured socket, because they had passed the switch before it began to hold the flow: they are copied,
-//! and no one waits for a retransmission timeout. Each loss that a simpler way has is shown, too.
+//! Segments that reach a captured socket, because they had passed the switch before it began to hold the flow. They are copied
+//! for the new owner, so that the client has no retransmission timeout. Other tests leave a part of this out, and show what is
+//! lost then.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -97,7 +98,7 @@ fn inject(cable: &Cable, server: usize, packets: &[PeerPacket]) {
 }
 
 #[test]
-fn copies_go_to_the_new_owner_and_no_one_waits() {
+fn copies_go_to_the_new_owner_without_a_timeout() {
     with_two_servers("cap-copies", |cable, client, server| {
         let (start, before) = (Instant::now(), cable.client_timeouts());
         let other = server.try_clone().unwrap();

@@ -7,6 +7,7 @@
 mod cable;
 mod copies;
 mod ends;
+#[path = "../support/kernel.rs"]
 mod kernel;
 mod moves;
 mod moving;
@@ -17,5 +18,8 @@ mod races;
 mod refusals;
 mod stack;
 mod stamps;
+#[path = "../support/stream.rs"]
 mod stream;
 mod streams;
+#[path = "../support/waiting.rs"]
+mod waiting;

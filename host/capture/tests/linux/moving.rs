@@ -9,14 +9,10 @@ use spillway_wire::state::{ConnectionState, Finish};
 
 use crate::cable::{Cable, Seen, wait_until};
 use crate::kernel::info;
+pub use crate::waiting::moves;
 
 /// `tcpi_state` of a socket without a connection.
 const CLOSED: u8 = 7;
-
-/// Number of moves of a test.
-pub fn moves() -> usize {
-    std::env::var("CAPTURE_MOVES").map_or(100, |text| text.parse().expect("CAPTURE_MOVES is a number"))
-}
 
 /// The server's end of a connection, and what is needed to move it. Lives in a thread of the server's namespace.
 pub struct Moving<'a> {
