@@ -94,8 +94,9 @@ impl Capturer {
             Ok(read) => {
                 let remainder = Remainder::new(&read.state, read.muted, read.inbox);
                 let state = ConnectionState { socket_options: Some(options), ..read.state };
-                let (cookie, muted) = (eligible.cookie, read.muted);
-                Ok(Taken { cookie, state, muted, filtered_at: read.filtered_at, remainder })
+                let Eligible { cookie, output, .. } = eligible;
+                let muted = read.muted;
+                Ok(Taken { cookie, output, state, muted, filtered_at: read.filtered_at, remainder })
             }
             Err(error) => {
                 // The error of the capture is reported; a process that could enter repair mode can also leave it.
@@ -111,10 +112,11 @@ impl Capturer {
         acknowledge(fd);
         let inbox = self.filter.attach(fd, eligible.cookie)?;
         let filtered_at = Instant::now();
-        match self.read(repair, fd, eligible) {
+        match eligible.output.block(fd).and_then(|()| self.read(repair, fd, eligible)) {
             Ok((state, muted)) => Ok(Read { state, muted, inbox, filtered_at }),
             Err(error) => {
-                // As above: only a missing filter could be the reason.
+                // As above: what has succeeded can be undone.
+                let _ = eligible.output.permit(fd);
                 let _ = filter::detach(fd);
                 Err(error)
             }
@@ -129,7 +131,9 @@ impl Capturer {
     ) -> Result<(ConnectionState, Muted), CaptureError> {
         let stamp = if eligible.diagnosed.info.has_timestamps { self.stamp(eligible)? } else { None };
         let (reading, muted) = dump(repair, fd, eligible.diagnosed.info)?;
-        Ok((reading.into_state(eligible, stamp), muted))
+        let mut state = reading.into_state(eligible, stamp);
+        state.receiving.owes |= muted.may_have_blocked_acknowledgement;
+        Ok((state, muted))
     }
 
     fn stamp(&self, eligible: &Eligible) -> Result<Option<PeerStamp>, CaptureError> {
