@@ -12,16 +12,14 @@ use crate::held::Held;
 use crate::inject::Injector;
 use crate::leaving::Leaving;
 use crate::muted::{Muted, unmute};
-use crate::output::Output;
-use crate::peer_packet::{PeerPacket, PeerSegment};
+use crate::peer_packet::PeerPacket;
 use crate::remainder::Remainder;
 use crate::repair::Repair;
-use crate::system::RepairWindow;
 
 /// A connection that was taken out of its socket. The socket stays in repair mode behind a filter that accepts no segment, and
-/// its output is blocked. On a kernel that cannot block it (docs/capture.md), the socket sends no new bytes, because the peer's
-/// window counts as closed, but its timers still run: the first unacknowledged segment is sent again after the retransmission
-/// timeout, and an acknowledgement that the kernel delays because of unread bytes is sent within 40 ms.
+/// sends nothing new, because the peer's window counts as closed. Its timers still run: the first unacknowledged segment is
+/// sent again after the retransmission timeout, and an acknowledgement that the kernel delays because of unread bytes is
+/// sent within 40 ms.
 ///
 /// The socket ends only after the move is decided: [`accepted`](Self::accepted) if the new owner has accepted the connection,
 /// otherwise [`resume`](Self::resume). A drop ends the socket without a segment, and loses what only this host has of the peer.
@@ -36,7 +34,6 @@ pub struct Captured {
 #[derive(Debug)]
 pub(crate) struct Taken {
     pub cookie: u64,
-    pub output: Output,
     pub state: ConnectionState,
     pub muted: Muted,
     /// Time since which the filter is attached.
@@ -114,17 +111,13 @@ impl Captured {
     /// # Errors
     /// With the captured connection: the process has lost the capability to leave repair mode.
     pub fn resume(mut self, injector: &Injector) -> Result<Resumed, Failed<Captured>> {
-        let acknowledged = match self.restore() {
-            Ok(window) => window.rcv_wup,
-            Err(error) => return Err(Failed { kept: self, error }),
-        };
+        if let Err(error) = self.restore() {
+            return Err(Failed { kept: self, error });
+        }
         if self.options().is_some_and(|options| options.cork == Some(false)) {
             push(self.socket.fd());
         }
         let (mut injected, mut fault) = (0, None);
-        if self.has_blocked_acknowledgement(acknowledged) {
-            fault = self.acknowledge(acknowledged, injector).err();
-        }
         loop {
             match self.taken.remainder.next_copy() {
                 Ok(None) => break,
@@ -141,30 +134,13 @@ impl Captured {
         Ok(Resumed { socket: self.socket.release(), injected, fault })
     }
 
-    /// Makes the socket one that sends and accepts segments. Returns its windows before.
-    fn restore(&self) -> Result<RepairWindow, CaptureError> {
+    /// Makes the socket one that sends and accepts segments.
+    fn restore(&self) -> Result<(), CaptureError> {
         let fd = self.socket.fd();
         let repair = Repair::of(fd);
-        // A process that has lost the capability fails in this step, which changes nothing then.
-        self.taken.output.permit(fd)?;
-        let window = unmute(repair, self.taken.muted.window)?;
+        unmute(repair, self.taken.muted.window)?;
         filter::detach(fd).map_err(system("detach the filter from the socket"))?;
-        repair.leave(self.options().and_then(|options| options.reuses_address).unwrap_or(true))?;
-        Ok(window)
-    }
-
-    /// Whether the kernel counts an acknowledgement as sent that it could not send. `acknowledged`: the last one in its view.
-    fn has_blocked_acknowledgement(&self, acknowledged: u32) -> bool {
-        let muted = &self.taken.muted;
-        muted.may_have_blocked_acknowledgement || acknowledged != muted.window.rcv_wup
-    }
-
-    /// Makes the kernel send an acknowledgement: it answers a segment before its window so, and ignores the segment. One without
-    /// data would be answered at most every 500 ms (`net.ipv4.tcp_invalid_ratelimit`).
-    fn acknowledge(&self, acknowledged: u32, injector: &Injector) -> Result<(), CaptureError> {
-        let seq = acknowledged.wrapping_sub(2);
-        let segment = PeerSegment { seq, has_fin: false, ..*self.taken.remainder.head() };
-        injector.inject(&PeerPacket::made(&segment, &[0])?)
+        repair.leave(self.options().and_then(|options| options.reuses_address).unwrap_or(true))
     }
 
     fn options(&self) -> Option<&SocketOptions> {

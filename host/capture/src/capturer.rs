@@ -94,9 +94,8 @@ impl Capturer {
             Ok(read) => {
                 let remainder = Remainder::new(&read.state, read.muted, read.inbox);
                 let state = ConnectionState { socket_options: Some(options), ..read.state };
-                let Eligible { cookie, output, .. } = eligible;
-                let muted = read.muted;
-                Ok(Taken { cookie, output, state, muted, filtered_at: read.filtered_at, remainder })
+                let (cookie, muted) = (eligible.cookie, read.muted);
+                Ok(Taken { cookie, state, muted, filtered_at: read.filtered_at, remainder })
             }
             Err(error) => {
                 // The error of the capture is reported; a process that could enter repair mode can also leave it.
@@ -112,11 +111,10 @@ impl Capturer {
         acknowledge(fd);
         let inbox = self.filter.attach(fd, eligible.cookie)?;
         let filtered_at = Instant::now();
-        match eligible.output.block(fd).and_then(|()| self.read(repair, fd, eligible)) {
+        match self.read(repair, fd, eligible) {
             Ok((state, muted)) => Ok(Read { state, muted, inbox, filtered_at }),
             Err(error) => {
-                // As above: what has succeeded can be undone.
-                let _ = eligible.output.permit(fd);
+                // As above: only a missing filter could be the reason.
                 let _ = filter::detach(fd);
                 Err(error)
             }
@@ -131,9 +129,7 @@ impl Capturer {
     ) -> Result<(ConnectionState, Muted), CaptureError> {
         let stamp = if eligible.diagnosed.info.has_timestamps { self.stamp(eligible)? } else { None };
         let (reading, muted) = dump(repair, fd, eligible.diagnosed.info)?;
-        let mut state = reading.into_state(eligible, stamp);
-        state.receiving.owes |= muted.may_have_blocked_acknowledgement;
-        Ok((state, muted))
+        Ok((reading.into_state(eligible, stamp), muted))
     }
 
     fn stamp(&self, eligible: &Eligible) -> Result<Option<PeerStamp>, CaptureError> {

@@ -56,7 +56,7 @@ struct Shared {
     filter: Box<dyn CopyingFilter>,
     limits: CopyLimits,
     counters: CopyCounters,
-    /// The copies of each captured socket, by the socket's cookie.
+    /// By cookie.
     queues: HashMap<u64, Queue>,
     total_bytes: usize,
 }

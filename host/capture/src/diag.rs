@@ -39,7 +39,7 @@ const SEND_BUFFER_AT: usize = 12;
 const ENDED_READING: u8 = 1;
 /// Memory for an answer. MD5 keys of a listening socket could need more, but those of a connection are few.
 const ANSWER_BYTES: usize = 8192;
-/// Maximum answers to earlier questions that a question skips. Such answers are left only by a question that was interrupted.
+/// Answers to earlier questions that are skipped. There are none unless a question was interrupted.
 const SKIPPED_MAX: usize = 16;
 
 /// A socket that asks for diagnoses, in the network namespace in which it was opened.
@@ -51,7 +51,7 @@ pub(crate) struct Diagnosis {
 }
 
 /// What the kernel says about a connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Diagnosed {
     pub info: Info,
     /// Segments are signed by TCP-MD5. Only a process with CAP_NET_ADMIN learns that.
@@ -64,7 +64,7 @@ pub(crate) struct Diagnosed {
     pub receive_buffer: usize,
     /// The reading direction has ended, by the peer's FIN or by the application.
     pub has_ended_reading: bool,
-    /// Bytes in the longer one of the two queues.
+    /// The longer queue's bytes.
     pub longest_queue: u32,
     /// Sequence numbers of the peer that the application has not read: its bytes, with an urgent one that was read by MSG_OOB
     /// but not passed in the stream, and an unread FIN.
@@ -122,9 +122,14 @@ impl Diagnosed {
         let queues = [u32_at(answer, QUEUES_AT)?, u32_at(answer, QUEUES_AT + 4)?];
         let mut info = None;
         let mut diagnosed = Diagnosed {
+            info: Info::default(),
+            has_md5: false,
+            congestion_control: None,
+            send_buffer: 0,
+            receive_buffer: 0,
+            has_ended_reading: false,
             longest_queue: queues[0].max(queues[1]),
             receive_queue: queues[0],
-            ..Diagnosed::default()
         };
         for (kind, value) in attributes(answer) {
             match kind {

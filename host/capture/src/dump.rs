@@ -15,10 +15,10 @@ use crate::system::RepairWindow;
 /// Number of times that the queues are read before the capture fails.
 const ATTEMPTS: usize = 8;
 
-/// Reads the connection of a socket in repair mode behind a filter, whose output is blocked, and mutes the socket: its timers do
-/// not try to send further bytes. A segment that had passed the filter on another CPU may still change the queues or open the
-/// window meanwhile: then they are read again. `info`: a reading from before the output was blocked. If nothing has changed
-/// since, it belongs to what is read here.
+/// Reads the connection of a socket in repair mode behind a filter, and mutes the socket: with a closed window it sends no
+/// further bytes, which the state has as unsent. A segment that had passed the filter on another CPU may still change the
+/// queues or open the window meanwhile: then they are read again. `info`: any earlier reading of the socket. If nothing has
+/// changed since, it belongs to what is read here.
 ///
 /// # Errors
 /// The socket is not muted then.
@@ -26,10 +26,7 @@ pub(crate) fn dump(repair: Repair<'_>, fd: &OwnedFd, info: Info) -> Result<(Read
     let mut window = mute(repair, None)?;
     match read_unchanged(repair, fd, info, &mut window) {
         Ok(reading) => {
-            let progress = reading.info.progress;
-            let may_have_blocked_acknowledgement = progress.received != info.progress.received;
-            let window = reading.window;
-            let muted = Muted { ends: reading.ends, progress, window, may_have_blocked_acknowledgement };
+            let muted = Muted { ends: reading.ends, progress: reading.info.progress, window: reading.window };
             Ok((reading, muted))
         }
         Err(error) => {

@@ -13,9 +13,8 @@ use crate::error::{CaptureError, system};
 use crate::filter;
 use crate::info::{Info, KernelState};
 use crate::movable::{check_length, check_state, check_urgent};
-use crate::output::Output;
 use crate::refusal::Refusal;
-use crate::system::{IPV6_MINHOPCOUNT, SO_BINDTOIFINDEX, TCP_AO_INFO, UNREAD, get, get_bytes, queued};
+use crate::system::{SO_BINDTOIFINDEX, TCP_AO_INFO, UNREAD, get, get_bytes, queued};
 
 /// A socket whose connection moves.
 #[derive(Clone, Debug)]
@@ -24,23 +23,21 @@ pub(crate) struct Eligible {
     pub local: SocketAddr,
     pub peer: SocketAddr,
     pub cookie: u64,
-    pub output: Output,
     pub diagnosed: Diagnosed,
 }
 
 pub(crate) fn check(diagnosis: &mut Diagnosis, fd: &OwnedFd) -> Result<Eligible, CaptureError> {
     check_protocol(fd)?;
-    let (local, peer, output) = addresses(fd)?;
+    let (local, peer) = addresses(fd)?;
     let cookie = sockopt::socket_cookie(fd).map_err(|errno| system("read SO_COOKIE")(errno.into()))?;
     let diagnosed = diagnosis.of(local, peer, cookie).map_err(|error| explain_missing(error, fd))?;
     check_diagnosed(&diagnosed)?;
     check_options(fd)?;
-    check_least_ttl(fd, output)?;
     filter::check(fd)?;
     check_signature(tcp_ao(fd))?;
     check_upper_layer(fd)?;
     check_urgent(fd)?;
-    Ok(Eligible { local, peer, cookie, output, diagnosed })
+    Ok(Eligible { local, peer, cookie, diagnosed })
 }
 
 impl Eligible {
@@ -117,9 +114,6 @@ fn check_options(fd: &OwnedFd) -> Result<(), CaptureError> {
     if sockopt::socket_reuseport(fd).map_err(|errno| system("read SO_REUSEPORT")(errno.into()))? {
         return Err(Refusal::ReusePort.into());
     }
-    if sockopt::socket_oobinline(fd).map_err(|errno| system("read SO_OOBINLINE")(errno.into()))? {
-        return Err(Refusal::InlineUrgent.into());
-    }
     // Kernels before 6.9 return an offset for TCP, too, but ignore it.
     match get::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF) {
         Ok(offset) if offset >= 0 => Err(Refusal::PeekOffset.into()),
@@ -127,18 +121,6 @@ fn check_options(fd: &OwnedFd) -> Result<(), CaptureError> {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
         Err(error) => Err(CaptureError::System("read SO_PEEK_OFF", error)),
     }
-}
-
-/// Refuses sockets that drop packets with a smaller TTL or hop limit (RFC 5082). An IPv6 socket may have both bounds.
-fn check_least_ttl(fd: &OwnedFd, output: Output) -> Result<(), CaptureError> {
-    let bound = |level, name| get::<libc::c_int>(fd, level, name).map_err(system("read the least TTL"));
-    if bound(libc::IPPROTO_IP, libc::IP_MINTTL)? != 0 {
-        return Err(Refusal::LeastTtl("IP_MINTTL").into());
-    }
-    if output.is_ipv6_socket && bound(libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT)? != 0 {
-        return Err(Refusal::LeastTtl("IPV6_MINHOPCOUNT").into());
-    }
-    Ok(())
 }
 
 /// `struct tcp_ao_info_opt` of <linux/tcp.h>, with room for later fields. A kernel without TCP-AO, or a connection without
@@ -175,7 +157,7 @@ fn check_upper_layer_name(name: &[u8]) -> Result<(), CaptureError> {
     }
 }
 
-fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr, Output), CaptureError> {
+fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr), CaptureError> {
     let unread = system("read the socket's addresses");
     let local = match getsockname(fd) {
         Ok(local) => local,
@@ -198,7 +180,7 @@ fn addresses(fd: &OwnedFd) -> Result<(SocketAddr, SocketAddr, Output), CaptureEr
         return Err(Refusal::Interface.into());
     }
     let canonical = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    Ok((canonical(local), canonical(peer), Output::of(local.ip())))
+    Ok((canonical(local), canonical(peer)))
 }
 
 #[cfg(test)]
@@ -214,7 +196,16 @@ mod tests {
 
     #[test]
     fn bytes_that_no_read_reaches_are_refused() {
-        let mut diagnosed = Diagnosed { longest_queue: 7, receive_queue: 7, ..Diagnosed::default() };
+        let mut diagnosed = Diagnosed {
+            info: Info::default(),
+            has_md5: false,
+            congestion_control: None,
+            send_buffer: 0,
+            receive_buffer: 0,
+            has_ended_reading: false,
+            longest_queue: 7,
+            receive_queue: 7,
+        };
         let urgent = Some(Refusal::Urgent);
         assert_eq!(refused(check_hidden(&diagnosed, 7)), None);
         assert_eq!(refused(check_hidden(&diagnosed, 8)), None, "a byte has arrived meanwhile");

@@ -4,14 +4,13 @@
 //! still be queued afterwards.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::OnceLock;
+use std::os::fd::OwnedFd;
 
 use crate::copies::{Copies, Inbox};
 use crate::error::{CaptureError, system};
 use crate::programs::CopyingFilter;
 use crate::refusal::Refusal;
-use crate::system::{attach_dropping_filter, attach_program, filter_length, load_dropping_program, set};
+use crate::system::{attach_dropping_filter, attach_program, filter_length, set};
 
 /// Refuses sockets with a filter of the application, because [`Filter::attach`] would replace it.
 pub(crate) fn check(fd: &OwnedFd) -> Result<(), CaptureError> {
@@ -27,39 +26,25 @@ pub(crate) fn check(fd: &OwnedFd) -> Result<(), CaptureError> {
 /// What happens to the segments that reach captured sockets.
 #[derive(Clone, Debug)]
 pub(crate) enum Filter {
-    /// Segments are dropped, and the peer sends them again after its retransmission timeout.
+    /// They are dropped: the peer sends them again after its retransmission timeout.
     Dropping,
-    /// Segments are copied and dropped.
+    /// They are copied.
     Copying(Copies),
 }
 
 impl Filter {
     /// Attaches the filter to a socket without one. Returns the copies of what reaches the socket from now on.
     pub(crate) fn attach(&self, fd: &OwnedFd, cookie: u64) -> Result<Option<Inbox>, CaptureError> {
+        let failed = || system("attach a filter to the socket");
         match self {
-            Filter::Dropping => attach_dropping(fd).map(|()| None),
+            Filter::Dropping => attach_dropping_filter(fd).map_err(failed()).map(|()| None),
             Filter::Copying(copies) => {
                 let attach =
-                    |filter: &dyn CopyingFilter| attach_program(fd, filter.program()).map_err(unattached());
+                    |filter: &dyn CopyingFilter| attach_program(fd, filter.program()).map_err(failed());
                 copies.begin(cookie, attach).map(Some)
             }
         }
     }
-}
-
-/// Attaches a filter that drops all segments to a socket without one.
-pub(crate) fn attach_dropping(fd: &OwnedFd) -> Result<(), CaptureError> {
-    static PROGRAM: OnceLock<Option<OwnedFd>> = OnceLock::new();
-    // Without CAP_BPF the kernel may refuse the program. It then compiles a classic filter for each socket, which takes 6 µs.
-    match PROGRAM.get_or_init(|| load_dropping_program().ok()) {
-        Some(program) => attach_program(fd, program.as_fd()),
-        None => attach_dropping_filter(fd),
-    }
-    .map_err(unattached())
-}
-
-fn unattached() -> impl FnOnce(io::Error) -> CaptureError {
-    system("attach a filter to the socket")
 }
 
 pub(crate) fn detach(fd: &OwnedFd) -> io::Result<()> {

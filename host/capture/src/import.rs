@@ -10,10 +10,8 @@ use rustix::net::{
 use spillway_wire::state::ConnectionState;
 
 use crate::error::{CaptureError, system};
-use crate::filter;
 use crate::held::Held;
 use crate::options;
-use crate::output::Output;
 use crate::plan::{OwnFin, Plan};
 use crate::queues::refill;
 use crate::repair::Repair;
@@ -23,7 +21,7 @@ use crate::system::{get, set};
 /// The largest segment size that an application can set (MAX_TCP_WINDOW of the kernel).
 const MAXSEG_MAX: u16 = 32_767;
 
-/// Restores a connection in a new socket, which accepts and sends nothing before [`Restored::go_live`]. Its
+/// Restores a connection in a new socket, which stays in repair mode and sends nothing before [`Restored::go_live`]. Its
 /// local address must be one of this host's: change `state.local` first if a switch translates the address. The socket gets
 /// the state's socket options, and this host's defaults if the state has none, because it comes from a user-level stack.
 ///
@@ -40,13 +38,9 @@ pub fn import(state: &ConnectionState) -> Result<Restored, CaptureError> {
     let fd = socket.fd();
     let repair = Repair::enter(fd)?;
     let has_congestion_control = options::apply(&options, fd, plan.needed())?;
-    // Until the connection is live its segments are held elsewhere, and timers must not send for it.
-    filter::attach_dropping(fd)?;
     join(repair, fd, &plan)?;
-    let output = Output::of(plan.local.ip());
-    output.block(fd)?;
     rebuild(repair, fd, &plan).map_err(system("restore the connection's queues"))?;
-    Ok(Restored::new(socket, output, plan, options, has_congestion_control))
+    Ok(Restored::new(socket, plan, options, has_congestion_control))
 }
 
 /// Makes the socket an established one. No segment is sent.

@@ -19,8 +19,7 @@
 //! - `eligible`: which sockets are refused, by the names in `refusal`; `movable`: what may change until the connection is read;
 //!   `diag`: the kernel's diagnosis of a connection
 //! - `dump`: reads a socket's connection; `reading`: what was read, as a state; `plan`: a state as numbers of the kernel
-//! - `repair`: repair mode; `held`: a socket in it; `filter`: its filter; `output`: blocks what it sends; `muted`: has no window for
-//!   new bytes
+//! - `repair`: repair mode; `held`: a socket in it; `muted`: one that sends nothing; `filter`: the filter
 //! - `remainder`: what a socket gets of the peer after its state was read; `copies`: what the filter has copied
 //! - `ends`, `queues`: the ends and the bytes of both queues; `options`: socket options; `info`: TCP_INFO
 //! - `arrived`: checks packets that the kernel has not checked
@@ -50,7 +49,6 @@ mod leaving;
 mod movable;
 mod muted;
 mod options;
-mod output;
 mod packet_injection;
 mod peer_packet;
 mod plan;

@@ -1,5 +1,4 @@
-//! A captured socket has no window for further bytes: the peer's counts as closed. On a kernel that cannot block its output this
-//! is what keeps the socket from sending bytes that the state has as unsent.
+//! A captured socket sends no further bytes, because the peer's window counts as closed.
 
 use std::io;
 
@@ -18,8 +17,6 @@ pub(crate) struct Muted {
     pub progress: Progress,
     /// The windows in the state. The socket's own copy says that the peer's window is closed.
     pub window: RepairWindow,
-    /// Bytes have arrived while the output was being blocked, so the peer may not have their acknowledgement.
-    pub may_have_blocked_acknowledgement: bool,
 }
 
 /// Closes the peer's window in the socket's view. Returns the windows as they were before the first call: `known`, unless a
@@ -40,15 +37,12 @@ pub(crate) fn mute(repair: Repair<'_>, known: Option<RepairWindow>) -> Result<Re
     mute().map_err(system("close the socket's window"))
 }
 
-/// Gives the socket back the peer's window, unless a segment has set it since. Returns the windows before.
-pub(crate) fn unmute(repair: Repair<'_>, window: RepairWindow) -> Result<RepairWindow, CaptureError> {
-    let unmute = || -> io::Result<RepairWindow> {
+/// Gives the socket back the peer's window, unless a segment has set it since.
+pub(crate) fn unmute(repair: Repair<'_>, window: RepairWindow) -> Result<(), CaptureError> {
+    let unmute = || -> io::Result<()> {
         let now = repair.window()?;
         let is_muted = now.snd_wnd == 0 && now.snd_wl1 == window.snd_wl1;
-        if is_muted {
-            repair.set_window(RepairWindow { snd_wnd: window.snd_wnd, ..now })?;
-        }
-        Ok(now)
+        if is_muted { repair.set_window(RepairWindow { snd_wnd: window.snd_wnd, ..now }) } else { Ok(()) }
     };
     unmute().map_err(system("open the socket's window again"))
 }

@@ -25,10 +25,6 @@ pub enum Refusal {
     ReusePort,
     /// The receive queue contains an urgent byte, or the place of one that was read by MSG_OOB.
     Urgent,
-    /// SO_OOBINLINE is set: urgent bytes are part of the stream.
-    InlineUrgent,
-    /// The socket drops packets below a TTL or hop limit. The text is the option's name.
-    LeastTtl(&'static str),
     /// The application has attached a filter to the socket.
     Filter,
     /// The application reads at an offset (SO_PEEK_OFF).
@@ -77,17 +73,6 @@ impl fmt::Display for Refusal {
             Refusal::Urgent => {
                 "the receive queue contains an urgent byte, at which reads end: read up to and beyond it first (MSG_OOB alone \
                  leaves its place in the queue)"
-            }
-            Refusal::InlineUrgent => {
-                "the socket has SO_OOBINLINE, which is not part of the state: clear the option first if the application reads no \
-                 urgent data"
-            }
-            Refusal::LeastTtl(name) => {
-                return write!(
-                    f,
-                    "the socket has {name}, which is not part of the state: set it to 0 first, or accept the packets of this \
-                     connection from any distance"
-                );
             }
             Refusal::Filter => {
                 "the application has attached a filter to the socket: detach it first (SO_DETACH_FILTER)"

@@ -73,11 +73,6 @@ impl Remainder {
         Remainder { late, inbox }
     }
 
-    /// How segments of the peer begin.
-    pub(crate) fn head(&self) -> &PeerSegment {
-        &self.late.head
-    }
-
     /// Returns all late bytes again, because a packet with such bytes may have been lost, or the new owner may have had no room
     /// for it. Copies are not repeated: the peer does that.
     pub(crate) fn repeat_late(&mut self) {

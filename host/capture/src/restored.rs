@@ -10,12 +10,10 @@ use spillway_wire::Chunks;
 use spillway_wire::state::SocketOptions;
 
 use crate::error::{CaptureError, Failed, system};
-use crate::filter;
 use crate::held::Held;
 use crate::info::{Info, KernelState};
 use crate::inject::Injector;
 use crate::options;
-use crate::output::Output;
 use crate::peer_packet::{PeerPacket, PeerSegment};
 use crate::plan::{OwnFin, Plan};
 use crate::queues::write;
@@ -25,13 +23,11 @@ use crate::repair::Repair;
 /// `ksoftirqd` does.
 const INJECTED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A connection in a new socket in repair mode. It has sent nothing, and drops segments that arrive. A drop ends the socket
-/// without a segment.
+/// A connection in a new socket in repair mode. It has sent nothing. A drop ends the socket without a segment.
 #[derive(Debug)]
 #[must_use = "a drop ends the connection without telling the peer"]
 pub struct Restored {
     held: Held,
-    output: Output,
     plan: Box<Plan>,
     options: Box<SocketOptions>,
     has_congestion_control: bool,
@@ -55,12 +51,11 @@ pub struct Live {
 impl Restored {
     pub(crate) fn new(
         held: Held,
-        output: Output,
         plan: Plan,
         options: SocketOptions,
         has_congestion_control: bool,
     ) -> Restored {
-        Restored { held, output, plan: Box::new(plan), options: Box::new(options), has_congestion_control }
+        Restored { held, plan: Box::new(plan), options: Box::new(options), has_congestion_control }
     }
 
     /// Whether the host has the congestion control that the options name; otherwise the socket uses the host's default.
@@ -82,7 +77,7 @@ impl Restored {
     pub fn go_live(self, injector: &Injector) -> Result<Live, Failed<Restored>> {
         // Without the option a listening socket could not be bound again while the connection lives.
         let reuses_address = self.options.reuses_address.unwrap_or(true);
-        if let Err(error) = self.open(reuses_address) {
+        if let Err(error) = Repair::of(self.held.fd()).leave(reuses_address) {
             return Err(Failed { kept: self, error });
         }
         let Restored { held, plan, options, .. } = self;
@@ -99,14 +94,6 @@ impl Restored {
         }
         options::finish(&options, &fd, plan.needed());
         Ok(Live { socket: fd, unwritten, must_finish, fault })
-    }
-
-    /// Makes the socket one that sends and accepts segments. A process without the capability fails in the first step.
-    fn open(&self, reuses_address: bool) -> Result<(), CaptureError> {
-        let fd = self.held.fd();
-        self.output.permit(fd)?;
-        filter::detach(fd).map_err(system("detach the filter from the socket"))?;
-        Repair::of(fd).leave(reuses_address)
     }
 }
 

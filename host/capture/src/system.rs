@@ -1,17 +1,15 @@
 //! System calls for which no safe wrapper exists.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// `TCP_INFO`, as far as the C library knows it. Newer kernels have more fields, older ones fewer: these stay 0.
 pub(crate) type TcpInfo = libc::tcp_info;
 
-// Numbers of <linux/tcp.h>, <linux/in6.h> and <asm-generic/socket.h> that the C library's bindings do not have.
+// Numbers of <linux/tcp.h> and <asm-generic/socket.h> that the C library's bindings do not have.
 pub(crate) const TCP_AO_INFO: libc::c_int = 40;
 pub(crate) const SO_BUF_LOCK: libc::c_int = 72;
 pub(crate) const SO_BINDTOIFINDEX: libc::c_int = 62;
-pub(crate) const IPV6_XFRM_POLICY: libc::c_int = 35;
-pub(crate) const IPV6_MINHOPCOUNT: libc::c_int = 73;
 
 /// A type whose values the kernel may read and write as bytes.
 ///
@@ -19,8 +17,6 @@ pub(crate) const IPV6_MINHOPCOUNT: libc::c_int = 73;
 /// All bit patterns must be valid, and the type must have no padding.
 pub(crate) unsafe trait Plain: Copy + Default {}
 
-// SAFETY: integers.
-unsafe impl Plain for u8 {}
 // SAFETY: integers.
 unsafe impl Plain for libc::c_int {}
 // SAFETY: integers.
@@ -68,12 +64,6 @@ pub(crate) fn set_slice<T: Plain>(
     // SAFETY: the kernel reads `length` bytes, the size of `values`, which outlives the call.
     let result = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, values.as_ptr().cast(), length) };
     check(result)
-}
-
-/// Sets an option to nothing, which removes what it has set before.
-pub(crate) fn clear(fd: &OwnedFd, level: libc::c_int, name: libc::c_int) -> io::Result<()> {
-    // SAFETY: with a length of 0 the kernel reads nothing.
-    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::null(), 0) })
 }
 
 /// Reads an option that the kernel writes in full.
@@ -149,36 +139,6 @@ pub(crate) fn filter_length(fd: &OwnedFd) -> io::Result<usize> {
     };
     check(result)?;
     Ok(length as usize)
-}
-
-/// Loads an eBPF program that drops all packets, to be attached to sockets. The kernel compiles it once, and not for each socket.
-pub(crate) fn load_dropping_program() -> io::Result<OwnedFd> {
-    /// BPF_PROG_LOAD of bpf(2).
-    const LOAD: libc::c_int = 5;
-    const SOCKET_FILTER: u32 = 1;
-    /// The beginning of `union bpf_attr` for BPF_PROG_LOAD.
-    #[repr(C)]
-    struct Load {
-        kind: u32,
-        instruction_count: u32,
-        instructions: u64,
-        license: u64,
-    }
-    // `r0 = 0; exit`, each in the kernel's `struct bpf_insn`: the operation in the first byte, then zeros.
-    let instructions: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, 0, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]];
-    let license = c"MIT";
-    let load = Load {
-        kind: SOCKET_FILTER,
-        instruction_count: 2,
-        instructions: instructions.as_ptr() as u64,
-        license: license.as_ptr() as u64,
-    };
-    // SAFETY: the kernel reads the attributes, the two instructions and the text, which outlive the call.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, LOAD, &raw const load, size_of::<Load>()) };
-    let fd = libc::c_int::try_from(result).map_err(io::Error::other)?;
-    check(fd)?;
-    // SAFETY: the call has returned a new descriptor, which is owned by nothing else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Attaches a filter that drops all packets, in place of the socket's filter.

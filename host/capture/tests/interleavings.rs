@@ -19,8 +19,6 @@ const ROUNDS: usize = LOSSES + 1;
 #[derive(Clone, Copy)]
 struct Way {
     filter: Filter,
-    /// Blocks the socket's output: it acknowledges nothing more, and sends nothing when a segment opens the client's window.
-    blocks_output: bool,
     /// Reads the ends again after the contents, and both again if they have moved.
     reads_again: bool,
     /// The old socket remains until no segment is on its way.
@@ -51,7 +49,6 @@ enum LateBytes {
 /// The order that docs/capture.md describes.
 const COMPLETE: Way = Way {
     filter: Filter::Copying,
-    blocks_output: true,
     reads_again: true,
     has_grace: true,
     late_bytes: LateBytes::RepeatedSinceLatest,
@@ -66,8 +63,6 @@ enum Place {
     /// Past the filter, on another CPU.
     BeforeQueue,
     /// In the old socket's queue, and acknowledged.
-    Acknowledged,
-    /// In the old socket's queue, and not acknowledged, because the socket's output is blocked.
     Queued,
     Copied,
     /// Held for the connection's owner, or passed to it.
@@ -82,8 +77,6 @@ enum Place {
 enum Fault {
     /// The owner has not got bytes that the client has an acknowledgement of: they are lost for ever.
     AcknowledgedLost,
-    /// The old socket has sent bytes that the state has as unsent: the owner does not accept their acknowledgement.
-    UnsentLeft,
     /// The client must repeat a segment after its timeout.
     Waits,
     /// The client gets a reset.
@@ -97,7 +90,6 @@ enum Fault {
 enum Step {
     Hold,
     Filter,
-    Block,
     ReadEnds,
     ReadContents,
     /// Repeats the last two if the ends have moved.
@@ -111,10 +103,9 @@ enum Step {
     End,
 }
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 8] = [
     Step::Hold,
     Step::Filter,
-    Step::Block,
     Step::ReadEnds,
     Step::ReadContents,
     Step::ReadEndsAgain,
@@ -130,7 +121,6 @@ struct Model {
     next: usize,
     is_held: bool,
     is_filtered: bool,
-    is_blocked: bool,
     has_socket: bool,
     /// Segments queued when the ends were read, and when the contents were.
     ends: usize,
@@ -146,7 +136,7 @@ struct Model {
 
 impl Model {
     fn queued(&self) -> usize {
-        self.segments.iter().filter(|place| matches!(place, Place::Acknowledged | Place::Queued)).count()
+        self.segments.iter().filter(|place| **place == Place::Queued).count()
     }
 
     /// Whether a segment is at the old host, or will get there.
@@ -161,7 +151,6 @@ impl Model {
         match STEPS[self.next] {
             Step::Hold => model.is_held = true,
             Step::Filter => model.is_filtered = way.filter != Filter::None,
-            Step::Block => model.is_blocked = way.blocks_output,
             Step::ReadEnds => model.ends = self.queued(),
             Step::ReadContents => model.contents = self.queued(),
             Step::ReadEndsAgain => {
@@ -170,9 +159,8 @@ impl Model {
                 }
             }
             Step::Decide => {
-                // A socket that resumes is free again.
+                // A socket that resumes is filtered no more.
                 model.is_filtered &= way.is_accepted;
-                model.is_blocked &= way.is_accepted;
                 model.owned = self.contents;
             }
             Step::Forward if way.is_accepted => return self.forward(model, way),
@@ -229,8 +217,7 @@ impl Model {
             Place::BeforeFilter if way.filter == Filter::Copying => Place::Copied,
             Place::BeforeFilter => Place::Dropped,
             Place::BeforeQueue if !self.has_socket => Place::Reset,
-            Place::BeforeQueue if self.is_blocked => Place::Queued,
-            Place::BeforeQueue => Place::Acknowledged,
+            Place::BeforeQueue => Place::Queued,
             _ => return None,
         };
         Some(model)
@@ -248,10 +235,7 @@ impl Model {
         add(Fault::Waits, count(Place::Dropped) > 0);
         add(Fault::Reset, count(Place::Reset) > 0);
         if way.is_accepted {
-            let acknowledged = count(Place::Acknowledged);
-            add(Fault::AcknowledgedLost, acknowledged > self.owned);
-            add(Fault::Waits, acknowledged <= self.owned && self.queued() > self.owned);
-            add(Fault::UnsentLeft, acknowledged > self.contents);
+            add(Fault::AcknowledgedLost, self.queued() > self.owned);
             add(Fault::Inconsistent, self.ends != self.contents);
         }
         faults
@@ -269,7 +253,6 @@ fn explore(way: &Way) -> (BTreeSet<Fault>, usize) {
         next: 0,
         is_held: false,
         is_filtered: false,
-        is_blocked: false,
         has_socket: true,
         ends: 0,
         contents: 0,
@@ -305,32 +288,30 @@ fn the_complete_order_loses_nothing() {
 
 #[test]
 fn each_part_of_the_order_is_needed() {
-    use Fault::{AcknowledgedLost, Inconsistent, Reset, UnsentLeft, Waits};
-    const FREE: Way = Way { blocks_output: false, ..COMPLETE };
-    let late = |late_bytes, way| Way { late_bytes, ..way };
-    let cases: [(&str, Way, &[Fault]); 11] = [
-        ("a filter that drops", Way { filter: Filter::Dropping, ..COMPLETE }, &[Waits]),
+    let cases: [(&str, Way, &[Fault]); 8] = [
+        ("a filter that drops", Way { filter: Filter::Dropping, ..COMPLETE }, &[Fault::Waits]),
         (
             "a source that resumes after a filter that drops",
             Way { filter: Filter::Dropping, is_accepted: false, ..COMPLETE },
-            &[Waits],
+            &[Fault::Waits],
         ),
-        ("no second reading", Way { reads_again: false, ..COMPLETE }, &[Inconsistent]),
-        ("no late bytes", late(LateBytes::Ignored, COMPLETE), &[Waits]),
-        ("late bytes that are forwarded once", late(LateBytes::ForwardedOnce, COMPLETE), &[Waits]),
-        ("a last late byte that is forwarded once", late(LateBytes::RepeatedSinceFirst, COMPLETE), &[Waits]),
-        ("no grace", Way { has_grace: false, ..COMPLETE }, &[Waits, Reset]),
-        ("an output that is not blocked", FREE, &[UnsentLeft]),
-        ("the same, no late bytes", late(LateBytes::Ignored, FREE), &[AcknowledgedLost, UnsentLeft]),
+        ("no second reading", Way { reads_again: false, ..COMPLETE }, &[Fault::Inconsistent]),
+        ("no late bytes", Way { late_bytes: LateBytes::Ignored, ..COMPLETE }, &[Fault::AcknowledgedLost]),
         (
-            "the same, late bytes that are forwarded once",
-            late(LateBytes::ForwardedOnce, FREE),
-            &[AcknowledgedLost, UnsentLeft],
+            "late bytes that are forwarded once",
+            Way { late_bytes: LateBytes::ForwardedOnce, ..COMPLETE },
+            &[Fault::AcknowledgedLost],
         ),
         (
-            "none of all this",
-            Way { filter: Filter::None, has_grace: false, ..late(LateBytes::Ignored, FREE) },
-            &[AcknowledgedLost, Reset, UnsentLeft],
+            "a last late byte that is forwarded once",
+            Way { late_bytes: LateBytes::RepeatedSinceFirst, ..COMPLETE },
+            &[Fault::AcknowledgedLost],
+        ),
+        ("no grace", Way { has_grace: false, ..COMPLETE }, &[Fault::AcknowledgedLost, Fault::Reset]),
+        (
+            "neither grace nor late bytes, and no filter",
+            Way { filter: Filter::None, has_grace: false, late_bytes: LateBytes::Ignored, ..COMPLETE },
+            &[Fault::AcknowledgedLost, Fault::Reset],
         ),
     ];
     for (what, way, expected) in cases {

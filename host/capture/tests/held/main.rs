@@ -5,18 +5,16 @@
 //! CAPTURE_MOVES is the number of moves of each test; 100 by default.
 
 mod fork;
-#[path = "../support/kernel.rs"]
+#[path = "../linux/kernel.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod kernel;
 mod moved;
 mod offload;
-#[path = "../support/stream.rs"]
+#[path = "../linux/stream.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod stream;
 mod streams;
 mod too_late;
-#[path = "../support/waiting.rs"]
-mod waiting;
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -24,13 +22,35 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::set_socket_linger;
 use spillway_bpf::{Budget, HeldFlows, HeldOutcome, Hold, Release};
 use spillway_capture::{Injector, export, import};
-use spillway_lab::Host;
+use spillway_lab::{Host, unavailable};
 use spillway_wire::state::ConnectionState;
 
-use crate::waiting::{PATIENCE, moves, skipped, wait_until};
-
+/// Timeout of every wait in a test.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// More than a client may send in a window.
 const BUDGET: Budget = Budget { frames_max: 8_192, bytes_max: 8 << 20 };
+
+/// Whether this machine cannot run these tests. Prints the reason.
+fn skipped() -> bool {
+    let reason = unavailable();
+    if let Some(reason) = &reason {
+        eprintln!("skipped: {reason}");
+    }
+    reason.is_some()
+}
+
+/// Number of moves of a test.
+fn moves() -> usize {
+    std::env::var("CAPTURE_MOVES").map_or(100, |text| text.parse().expect("CAPTURE_MOVES is a number"))
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
 
 /// A host that takes connections.
 struct Target<'a> {

@@ -7,17 +7,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write};
-use spillway_lab::{Host, HostOptions, Lab, Launch};
+use spillway_lab::{Host, HostOptions, Lab, Launch, unavailable};
 use spillway_wire::packet::checksum::{pseudo_v4, pseudo_v6};
 use spillway_wire::packet::tcp::{Flags, Header};
 use spillway_wire::packet::{ipv4, ipv6};
 use spillway_xdp::Tap;
 
-pub use crate::waiting::{PATIENCE, skipped, wait_until};
-
+/// Timeout of every wait in a test.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The server's port.
 pub const PORT: u16 = 7000;
 
@@ -31,6 +32,15 @@ const FRAME_BYTES_MAX: usize = 2048;
 pub enum Family {
     V4,
     V6,
+}
+
+/// Whether this machine cannot run these tests. Prints the reason.
+pub fn skipped() -> bool {
+    let reason = unavailable();
+    if let Some(reason) = &reason {
+        eprintln!("skipped: {reason}");
+    }
+    reason.is_some()
 }
 
 /// What the client has seen of the server that it must not see.
@@ -61,7 +71,7 @@ struct State {
     client_segments_since: u64,
     /// Bytes of data in the server's longest segment.
     longest: usize,
-    /// What the server has sent to each client, by the client's port.
+    /// By port of the client.
     connections: HashMap<u16, Connection>,
 }
 
@@ -283,6 +293,15 @@ pub fn run(host: &Host, command: &str) {
     let words: Vec<_> = command.split(' ').collect();
     let mut process = host.spawn(&Launch::new(words[0]).args(&words[1..])).unwrap();
     assert!(process.wait(PATIENCE).unwrap().success(), "{command}: {}", process.stderr().unwrap());
+}
+
+/// Waits until a condition holds.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
 }
 
 fn open_end(host: &Host, family: Family) -> OwnedFd {

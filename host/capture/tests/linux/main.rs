@@ -7,19 +7,14 @@
 mod cable;
 mod copies;
 mod ends;
-#[path = "../support/kernel.rs"]
 mod kernel;
 mod moves;
 mod moving;
 mod options;
-mod output;
 mod programs;
 mod races;
 mod refusals;
 mod stack;
 mod stamps;
-#[path = "../support/stream.rs"]
 mod stream;
 mod streams;
-#[path = "../support/waiting.rs"]
-mod waiting;

@@ -1,18 +1,16 @@
 //! A server's connection that moves.
 
 use std::net::TcpStream;
-use std::time::Duration;
 
-use rustix::net::sockopt::set_socket_linger;
 use spillway_capture::{Captured, Injector, Live, export, import};
 use spillway_wire::state::{ConnectionState, Finish};
 
 use crate::cable::{Cable, Seen, wait_until};
-use crate::kernel::info;
-pub use crate::waiting::moves;
 
-/// `tcpi_state` of a socket without a connection.
-const CLOSED: u8 = 7;
+/// Number of moves of a test.
+pub fn moves() -> usize {
+    std::env::var("CAPTURE_MOVES").map_or(100, |text| text.parse().expect("CAPTURE_MOVES is a number"))
+}
 
 /// The server's end of a connection, and what is needed to move it. Lives in a thread of the server's namespace.
 pub struct Moving<'a> {
@@ -79,14 +77,6 @@ pub fn resumed(captured: Captured) -> TcpStream {
     let resumed = captured.resume(&Injector::open().unwrap()).unwrap();
     assert!(resumed.fault.is_none(), "{:?}", resumed.fault);
     resumed.socket.into()
-}
-
-/// Ends a connection by a reset of the client. Otherwise the server's socket may outlive the cable, and with IPv6 the cable's
-/// interface waits for a socket that has got an injected packet: docs/capture.md has the reason.
-pub fn end(client: TcpStream, server: TcpStream) {
-    set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
-    drop(client);
-    wait_until("the connection ends", || info(&server).tcpi_state == CLOSED);
 }
 
 /// Checks that the client has seen no move.

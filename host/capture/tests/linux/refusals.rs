@@ -287,35 +287,6 @@ fn filters_and_offsets_of_the_application_are_refused() {
 }
 
 #[test]
-fn options_that_no_state_has_are_refused_until_they_are_cleared() {
-    const IPV6_MINHOPCOUNT: libc::c_int = 73;
-    let inline = (libc::SOL_SOCKET, libc::SO_OOBINLINE, Refusal::InlineUrgent);
-    let ttl = (libc::IPPROTO_IP, libc::IP_MINTTL, Refusal::LeastTtl("IP_MINTTL"));
-    let hops = (libc::IPPROTO_IPV6, IPV6_MINHOPCOUNT, Refusal::LeastTtl("IPV6_MINHOPCOUNT"));
-    if skipped() {
-        return;
-    }
-    let cable = Cable::new("cap-options", Family::V6, &[]);
-    let work = || {
-        for (address, options) in
-            [("127.0.0.1:0", [&inline, &ttl].as_slice()), ("[::1]:0", &[&inline, &ttl, &hops])]
-        {
-            for (level, name, expected) in options {
-                let listener = TcpListener::bind(address).unwrap();
-                let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-                let server = listener.accept().unwrap().0;
-                // A bound that all packets meet.
-                assert_eq!(set_option(&server, *level, *name, &1_i32), 0);
-                let server = assert_refused(&client, server, expected);
-                assert_eq!(set_option(&server, *level, *name, &0_i32), 0);
-                assert_usable(&client, &resumed(export(server).unwrap()));
-            }
-        }
-    };
-    cable.server.run_inside(work).unwrap();
-}
-
-#[test]
 fn a_queue_that_no_state_can_have_is_refused() {
     inside("cap-queue", |_| {
         let (client, server) = pair();

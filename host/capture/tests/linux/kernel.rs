@@ -63,15 +63,6 @@ pub fn get_int(fd: &impl AsFd, level: libc::c_int, name: libc::c_int) -> libc::c
     value
 }
 
-/// Permits the output of a captured socket, as if the kernel had no policies that block it.
-pub fn permit_output(fd: &impl AsFd) {
-    // SAFETY: with a length of 0 the kernel reads nothing.
-    let result = unsafe {
-        libc::setsockopt(fd.as_fd().as_raw_fd(), libc::IPPROTO_IP, libc::IP_XFRM_POLICY, std::ptr::null(), 0)
-    };
-    assert_eq!(result, 0);
-}
-
 /// Number of instructions of the socket's filter.
 pub fn filter_length(fd: &impl AsFd) -> libc::c_int {
     let mut length: libc::socklen_t = 0;
@@ -142,13 +133,6 @@ pub fn deny_repair_mode_to_this_thread() {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
     }
-}
-
-/// Packets that policies have blocked in the calling thread's network namespace. `None` if the kernel does not count them.
-pub fn blocked_packets() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/thread-self/net/xfrm_stat").ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix("XfrmOutPolBlock"))?;
-    value.trim().parse().ok()
 }
 
 /// A counter of the calling thread's network namespace, of those that the kernel calls TcpExt.
