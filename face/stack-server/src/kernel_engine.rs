@@ -11,6 +11,7 @@ use spillway_kernel_tcp::{KernelTcp, Settings};
 use spillway_metrics::process::thread_cpu;
 use spillway_moves::{Meter, Movable, OwnLoad, Server};
 use spillway_net::{Clock, Epoll, EpollEvent, Mailbox};
+use spillway_rules::config::Mode;
 use spillway_transport::{Time, Transport};
 use spillway_xdp::Interface;
 use tracing::warn;
@@ -70,6 +71,14 @@ impl<A: Movable + 'static> KernelEngine<A> {
         let own = settings.moves.as_ref().map(|moves| own_peer(moves, &interface, settings.service));
         let own = own.transpose()?;
         let place = own.as_ref().map_or(settings.service, |own| own.place);
+        let is_host_mode = settings.moves.as_ref().is_some_and(|moves| moves.mode == Mode::Host);
+        if is_host_mode && place != settings.service {
+            return Err(EngineError::Settings(
+                "with a switch in host mode only the original owner can stand on the kernel's TCP: replies of other servers \
+                 would have their own address"
+                    .into(),
+            ));
+        }
         let connections_max = usize::try_from(settings.connections_max).unwrap_or(usize::MAX);
         let tcp = Settings { interface: settings.interface.clone(), place, connections_max };
         let mut tcp = KernelTcp::open(&tcp, clock).map_err(EngineError::Kernel)?;

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::net::sockopt;
-use spillway_wire::state::{Buffer, KeepAlive, SocketOptions};
+use spillway_wire::state::{Buffer, KeepAlive, QUEUE_BYTES_MAX, SocketOptions};
 
 use crate::eligible::Eligible;
 use crate::error::{CaptureError, system};
 use crate::system::{SO_BUF_LOCK, get, set};
 
-/// Longest buffer that can be asked for, in bytes: the kernel doubles the number, which is an int.
-const BUFFER_BYTES_MAX: usize = 1 << 30;
+/// Longest buffer that is asked for, in bytes, which the kernel doubles: room for the longest queue of a state. States come from
+/// other servers, which must not fill this host's memory.
+const BUFFER_BYTES_MAX: usize = QUEUE_BYTES_MAX;
 /// The application has set the size of the send buffer (SOCK_SNDBUF_LOCK).
 const SEND_BUFFER_IS_FIXED: libc::c_int = 1;
 /// The application has set the size of the receive buffer (SOCK_RCVBUF_LOCK).

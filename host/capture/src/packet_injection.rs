@@ -60,6 +60,17 @@ impl From<PacketError> for InjectError {
     }
 }
 
+impl PeerPacket {
+    /// Reads a packet as it arrived at an interface, from its IP header on; padding may follow it. A checksum that was left to
+    /// the hardware is completed.
+    ///
+    /// # Errors
+    /// It is not a valid TCP packet.
+    pub fn arrived(packet: &[u8]) -> Result<PeerPacket, InjectError> {
+        PeerPacket::read(Arrived::read(packet)?.packet).map_err(InjectError::System)
+    }
+}
+
 impl Injector {
     /// For the held and forwarded packets of one connected socket. Its local address is one of this host's, so no packet leaves the host.
     ///

@@ -210,7 +210,7 @@ struct PlannedReceiving {
 }
 
 fn plan_receiving(receiving: &Receiving, stage: Stage) -> Result<PlannedReceiving, CaptureError> {
-    let numbers = [receiving.next, receiving.edge, receiving.acknowledged];
+    let numbers = [receiving.next, receiving.edge, receiving.acknowledged, receiving.granted];
     ensure(numbers.into_iter().all(|seq| seq < SEQ_MAX), "a number beyond 2^61")?;
     ensure(receiving.next >= 1, "RCV.NXT")?;
     ensure(receiving.scale <= SCALE_MAX, "our window scale")?;

@@ -1,14 +1,19 @@
 //! Connections that were exported: until their moves have ended, and until no segment can reach their sockets any more.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use spillway_capture::{Captured, Leaving, PeerPacket, Step};
+use spillway_capture::{CaptureError, Captured, Leaving, PeerPacket, Step};
 use spillway_moves::ConnectionEnds;
 use spillway_net::Detached;
 
 use crate::faults::{Fault, Faults};
 use crate::frames::framed;
+
+/// How often a socket that leaves is looked at again after the kernel has refused it.
+const ATTEMPTS_MAX: u32 = 20;
+/// Time between two such attempts.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
 
 /// A connection whose move is not decided.
 #[derive(Debug)]
@@ -17,15 +22,25 @@ pub(crate) struct Away {
     pub(crate) detached: Detached,
 }
 
+/// A socket whose connection has left.
+#[derive(Debug)]
+struct LeavingSocket {
+    socket: Leaving,
+    /// How often it could not be looked at.
+    attempts: u32,
+}
+
 /// Connections that were exported.
 #[derive(Debug, Default)]
 pub(crate) struct Exported {
     undecided: BTreeMap<ConnectionEnds, Away>,
-    leaving: BTreeMap<ConnectionEnds, Leaving>,
+    leaving: BTreeMap<ConnectionEnds, LeavingSocket>,
     /// When the first socket that leaves is to be looked at.
     due: Option<Instant>,
     /// Frames for the connections' new owners.
     strays: VecDeque<Vec<u8>>,
+    /// What sockets have not accepted whose connections are to come here again.
+    returning: BTreeMap<ConnectionEnds, Vec<PeerPacket>>,
 }
 
 impl Exported {
@@ -41,7 +56,8 @@ impl Exported {
     /// Another server has the connection, or it is lost.
     pub(crate) fn give_up(&mut self, ends: &ConnectionEnds) {
         if let Some(away) = self.undecided.remove(ends) {
-            self.leaving.insert(*ends, away.captured.accepted());
+            let socket = away.captured.accepted();
+            self.leaving.insert(*ends, LeavingSocket { socket, attempts: 0 });
             self.due = Some(Instant::now());
         }
     }
@@ -51,21 +67,35 @@ impl Exported {
         self.undecided.len() + self.leaving.len()
     }
 
-    /// Ends the socket of a connection that comes here again before the socket's grace is over. All packets of the client are
-    /// held now, so none can meet a missing socket. Returns the packets that the socket has not accepted.
-    pub(crate) fn end_leaving(&mut self, ends: &ConnectionEnds, faults: &mut Faults) -> Vec<PeerPacket> {
+    /// Ends the socket of a connection that is to come here again before the socket's grace is over. All packets of the client
+    /// are held now, so none can meet a missing socket. What the socket has not accepted is kept for the new one.
+    pub(crate) fn end_leaving(&mut self, ends: &ConnectionEnds, faults: &mut Faults) {
+        let Some(mut leaving) = self.leaving.remove(ends) else { return };
         let mut packets = Vec::new();
-        let Some(mut leaving) = self.leaving.remove(ends) else { return packets };
         loop {
-            match leaving.poll(Instant::now()) {
+            match leaving.socket.poll(Instant::now()) {
                 Ok(Step::Forward(packet)) => packets.push(packet),
-                Ok(Step::Wait(_) | Step::Ended) => return packets,
+                Ok(Step::Wait(_) | Step::Ended) => break,
                 Err(error) => {
                     faults.add(Fault::NotForwarded(ends.peer, error));
-                    return packets;
+                    break;
                 }
             }
         }
+        if !packets.is_empty() {
+            self.returning.insert(*ends, packets);
+        }
+    }
+
+    /// The connection is here again: returns the packets that the socket which it had before has not accepted.
+    pub(crate) fn take_returning(&mut self, ends: &ConnectionEnds) -> Vec<PeerPacket> {
+        self.returning.remove(ends).unwrap_or_default()
+    }
+
+    /// The connection does not come: its packets go to its owner.
+    pub(crate) fn refuse(&mut self, ends: &ConnectionEnds) {
+        let packets = self.take_returning(ends);
+        self.strays.extend(packets.iter().map(|packet| framed(packet.bytes(), ends.local)));
     }
 
     /// Looks at the sockets that leave: what they have got of their peers goes to the new owners.
@@ -78,7 +108,7 @@ impl Exported {
         let mut due: Option<Instant> = None;
         self.leaving.retain(|ends, leaving| {
             loop {
-                match leaving.poll(now) {
+                match leaving.socket.poll(now) {
                     Ok(Step::Forward(packet)) => strays.push_back(framed(packet.bytes(), ends.local)),
                     Ok(Step::Wait(until)) => {
                         due = Some(due.map_or(until, |due| due.min(until)));
@@ -86,8 +116,16 @@ impl Exported {
                     }
                     Ok(Step::Ended) => return false,
                     Err(error) => {
+                        let is_final =
+                            matches!(error, CaptureError::Refused(_)) || leaving.attempts == ATTEMPTS_MAX;
                         faults.add(Fault::NotForwarded(ends.peer, error));
-                        return false;
+                        if is_final {
+                            return false;
+                        }
+                        leaving.attempts += 1;
+                        let until = now + RETRY_AFTER;
+                        due = Some(due.map_or(until, |due| due.min(until)));
+                        return true;
                     }
                 }
             }

@@ -58,9 +58,13 @@ impl KernelTcp {
         let socket = self.context.sockets().socket_of(conn).ok()??;
         // Accepted sockets inherit it from the listener. The connection needs no such group.
         let _ = sockopt::set_socket_reuseport(&socket, false);
+        // With this option an urgent byte is part of the stream, where a capture does not recognize it: without it the capture
+        // refuses unread urgent data. All sockets of the application have the option, so the next one sets it again.
+        let _ = sockopt::set_socket_oobinline(&socket, false);
         match self.capturer.export(socket) {
             Ok(captured) => Some(captured),
             Err(failed) => {
+                let _ = sockopt::set_socket_oobinline(&failed.kept, true);
                 let peer = rustix::net::getpeername(&failed.kept).ok().flatten();
                 if let Some(peer) = peer.and_then(|peer| peer.try_into().ok()) {
                     self.faults.add(Fault::NotExported(peer, failed.error));
@@ -75,6 +79,7 @@ impl KernelTcp {
         let peer = captured.state().peer;
         match captured.resume(&self.injector) {
             Ok(resumed) => {
+                let _ = sockopt::set_socket_oobinline(&resumed.socket, true);
                 if let Some(fault) = resumed.fault {
                     self.faults.add(Fault::Incomplete(peer, fault));
                 }

@@ -1,10 +1,11 @@
 //! Packets of connections that are to come: they are held until the connection is here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use spillway_bpf::{Budget, HeldFlows, Hold, Mode, Release};
-use spillway_capture::{InjectError, Injector};
+use spillway_capture::{InjectError, Injector, PeerPacket};
 use spillway_moves::ConnectionEnds;
 use spillway_wire::handoff::Reason;
 
@@ -16,6 +17,8 @@ use crate::frames::framed;
 const FLOWS_MAX: u32 = 1024;
 /// What may wait for a connection: the window of a client that sends a large request, in small segments, too.
 const BUDGET: Budget = Budget { frames_max: 256, bytes_max: 192 * 1024 };
+/// How long packets of a connection that does not come may still arrive: as long as servers forward packets.
+const REFUSED_FOR: Duration = Duration::from_millis(100);
 /// Room for the packets of all connections: some 300 budgets of full length.
 const RING_BYTES: u32 = 64 << 20;
 
@@ -27,6 +30,10 @@ pub(crate) struct Holds {
     holds: BTreeMap<ConnectionEnds, Hold>,
     /// Connections that are here, and whose packets arrive faster than they are given to the socket.
     draining: BTreeSet<ConnectionEnds>,
+    /// Connections that do not come, and until when their packets may still arrive here.
+    refused: BTreeMap<ConnectionEnds, Instant>,
+    /// Frames of connections that do not come.
+    strays: VecDeque<Vec<u8>>,
 }
 
 impl Holds {
@@ -34,7 +41,14 @@ impl Holds {
     pub(crate) fn open(interface: &str) -> Result<Holds, OpenError> {
         let mut flows = HeldFlows::load(FLOWS_MAX, RING_BYTES).map_err(OpenError::Program)?;
         let mode = flows.attach(interface).map_err(OpenError::Interface)?;
-        Ok(Holds { flows, mode, holds: BTreeMap::new(), draining: BTreeSet::new() })
+        Ok(Holds {
+            flows,
+            mode,
+            holds: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            refused: BTreeMap::new(),
+            strays: VecDeque::new(),
+        })
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -43,6 +57,11 @@ impl Holds {
 
     /// Holds a connection's packets. A connection whose packets are held already may be announced again.
     pub(crate) fn hold(&mut self, ends: ConnectionEnds, faults: &mut Faults) -> Result<(), Reason> {
+        self.refused.remove(&ends);
+        if self.draining.contains(&ends) {
+            // These packets belong to a connection that has ended.
+            self.end(ends, faults);
+        }
         if self.holds.contains_key(&ends) {
             return Ok(());
         }
@@ -112,17 +131,77 @@ impl Holds {
         }
     }
 
-    /// The connection does not come: returns the frames that were held.
-    pub(crate) fn forget(&mut self, ends: ConnectionEnds, faults: &mut Faults) -> Vec<Vec<u8>> {
-        let Some(hold) = self.holds.remove(&ends) else { return Vec::new() };
-        match self.flows.forget(hold) {
-            Ok(packets) => packets.iter().map(|packet| framed(packet, ends.local)).collect(),
+    /// The connection does not come: returns the frames that were held. The switch may send further ones until it knows that:
+    /// they become strays.
+    pub(crate) fn refuse(&mut self, ends: ConnectionEnds, faults: &mut Faults) -> Vec<Vec<u8>> {
+        if !self.holds.contains_key(&ends) {
+            return Vec::new();
+        }
+        self.draining.remove(&ends);
+        self.refused.insert(ends, Instant::now() + REFUSED_FOR);
+        self.take(&ends, faults)
+    }
+
+    /// Looks at the connections that do not come.
+    pub(crate) fn work(&mut self, now: Instant, faults: &mut Faults) {
+        for (ends, until) in self.refused.iter().map(|(ends, until)| (*ends, *until)).collect::<Vec<_>>() {
+            let frames = self.take(&ends, faults);
+            self.strays.extend(frames);
+            if until <= now {
+                self.refused.remove(&ends);
+                self.end(ends, faults);
+            }
+        }
+    }
+
+    /// When to call [`work`](Self::work) if nothing arrives.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.refused.values().min().copied()
+    }
+
+    /// Whether frames of connections that do not come wait.
+    pub(crate) fn has_strays(&self) -> bool {
+        !self.strays.is_empty()
+    }
+
+    /// The next frame of a connection that does not come.
+    pub(crate) fn poll_stray(&mut self) -> Option<Vec<u8>> {
+        self.strays.pop_front()
+    }
+
+    fn take(&mut self, ends: &ConnectionEnds, faults: &mut Faults) -> Vec<Vec<u8>> {
+        let Some(hold) = self.holds.get(ends) else { return Vec::new() };
+        match self.flows.take(*hold) {
+            Ok(packets) => framed_all(&packets, ends),
             Err(error) => {
                 faults.add(Fault::NotHeld(error));
                 Vec::new()
             }
         }
     }
+
+    /// Ends a hold. Packets that still wait become strays.
+    fn end(&mut self, ends: ConnectionEnds, faults: &mut Faults) {
+        self.draining.remove(&ends);
+        let Some(hold) = self.holds.get(&ends).copied() else { return };
+        match self.flows.forget(hold) {
+            Ok(packets) => {
+                self.holds.remove(&ends);
+                self.strays.extend(framed_all(&packets, &ends));
+            }
+            Err(error) => {
+                // It is tried again.
+                self.refused.insert(ends, Instant::now() + REFUSED_FOR);
+                faults.add(Fault::NotHeld(error));
+            }
+        }
+    }
+}
+
+/// Valid packets as frames. Checksums that were left to the hardware are completed.
+fn framed_all(packets: &[Vec<u8>], ends: &ConnectionEnds) -> Vec<Vec<u8>> {
+    let read = packets.iter().filter_map(|packet| PeerPacket::arrived(packet).ok());
+    read.map(|packet| framed(packet.bytes(), ends.local)).collect()
 }
 
 /// Readable when packets have arrived for connections that are to come.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use spillway_capture::{CaptureError, Live, PeerPacket, Restored};
+use spillway_capture::{CaptureError, Live, Restored};
 use spillway_moves::ConnectionEnds;
 use spillway_net::Detached;
 use spillway_transport::Conn;
@@ -22,17 +22,15 @@ pub struct Coming {
     restored: Restored,
     detached: Detached,
     ends: ConnectionEnds,
-    /// What the socket that the connection had here before has not accepted.
-    packets: Vec<PeerPacket>,
 }
 
 impl KernelTcp {
     /// Restores a connection in a new socket, which sends nothing before [`go_live`](Self::go_live).
     pub(crate) fn restore(&mut self, state: &ConnectionState) -> Result<Coming, Reason> {
         let ends = ConnectionEnds { local: state.local, peer: state.peer };
-        let packets = self.exported.end_leaving(&ends, &mut self.faults);
+        self.exported.end_leaving(&ends, &mut self.faults);
         match spillway_capture::import(state) {
-            Ok(restored) => Ok(Coming { restored, detached: state::detached(state), ends, packets }),
+            Ok(restored) => Ok(Coming { restored, detached: state::detached(state), ends }),
             Err(error) => {
                 let reason = reason_of(&error);
                 self.faults.add(Fault::NotImported(ends.peer, error));
@@ -43,7 +41,7 @@ impl KernelTcp {
 
     /// Continues a restored connection. `None`: it is lost.
     pub(crate) fn go_live(&mut self, coming: Coming) -> Option<Conn> {
-        let Coming { restored, mut detached, ends, packets } = coming;
+        let Coming { restored, mut detached, ends } = coming;
         let Live { socket, unwritten, must_finish, fault } = match restored.go_live(&self.injector) {
             Ok(live) => live,
             Err(failed) => {
@@ -58,7 +56,7 @@ impl KernelTcp {
         detached.has_ended |= must_finish;
         let conn = self.attach(socket, detached, ends.peer)?;
         let injector = self.injector.for_connection(ends.local, ends.peer);
-        for packet in packets {
+        for packet in self.exported.take_returning(&ends) {
             if let Err(error) = injector.inject_forwarded(&packet) {
                 self.faults.add(Fault::NotInjected(ends.peer, error));
             }

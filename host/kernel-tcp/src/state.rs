@@ -4,11 +4,14 @@ use spillway_net::Detached;
 use spillway_wire::Bytes;
 use spillway_wire::state::{ConnectionState, Finish, Stage};
 
+/// More than an application could use of a grant: the sum with any sequence number does not overflow.
+const GRANTED_MAX: u64 = 1 << 60;
+
 /// Adds to a captured state what is known outside of the socket: the listener, grants, and bytes that the socket has not taken.
 /// `None`: both ends have finished, and the last bytes of this end are not written yet.
 pub(crate) fn completed(state: &ConnectionState, detached: &Detached) -> Option<ConnectionState> {
     let mut state = ConnectionState { listener: Some(0), ..state.clone() };
-    state.receiving.granted = state.receiving.next + detached.granted;
+    state.receiving.granted = state.receiving.next + detached.granted.min(GRANTED_MAX);
     state.receiving.reported_finished = detached.is_finished;
     state.sending.wants_room = detached.wants_room;
     state.sending.is_watched = detached.is_watched;

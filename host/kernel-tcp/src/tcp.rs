@@ -104,6 +104,9 @@ impl KernelTcp {
         if self.holds.is_draining() {
             self.holds.drain(&self.injector, &mut self.faults);
         }
+        if self.holds.due().is_some() {
+            self.holds.work(Instant::now(), &mut self.faults);
+        }
         if self.exported.len() > 0 {
             // Otherwise the ring of copies may have no room; an error returns at the next use.
             let _ = self.capturer.drain();
@@ -125,9 +128,9 @@ impl KernelTcp {
 
     /// When the next turn is due if nothing arrives.
     pub fn next_turn(&mut self) -> Option<Time> {
-        let has_work = self.holds.is_draining() || self.exported.has_strays();
+        let has_work = self.holds.is_draining() || self.holds.has_strays() || self.exported.has_strays();
         let work = has_work.then(|| self.clock.now());
-        [self.context.poll_timeout(), work, self.exports_due()].into_iter().flatten().min()
+        [self.context.poll_timeout(), work, self.work_due()].into_iter().flatten().min()
     }
 
     /// The descriptors that are readable when something has arrived.
@@ -151,8 +154,9 @@ impl KernelTcp {
         self.context.sockets_mut().set_connections_max(free);
     }
 
-    fn exports_due(&self) -> Option<Time> {
-        let left = self.exported.due()?.saturating_duration_since(Instant::now());
+    fn work_due(&self) -> Option<Time> {
+        let due = self.exported.due().into_iter().chain(self.holds.due()).min()?;
+        let left = due.saturating_duration_since(Instant::now());
         // A look that is overdue is due in this turn, whose time is that of its beginning. The present would never be.
         Some(if left.is_zero() { Time::ZERO } else { self.clock.now() + left })
     }
@@ -211,11 +215,13 @@ impl Tcp for KernelTcp {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.exports_due()
+        self.work_due()
     }
 
     fn handle_timeout(&mut self, _now: Time) {
-        self.exported.work(Instant::now(), &mut self.faults);
+        let now = Instant::now();
+        self.exported.work(now, &mut self.faults);
+        self.holds.work(now, &mut self.faults);
     }
 
     fn export(&mut self, _now: Time, conn: Conn) -> Option<ConnectionState> {
@@ -261,10 +267,11 @@ impl Tcp for KernelTcp {
     }
 
     fn forget_packets(&mut self, _now: Time, ends: ConnectionEnds) -> Vec<Vec<u8>> {
-        self.holds.forget(ends, &mut self.faults)
+        self.exported.refuse(&ends);
+        self.holds.refuse(ends, &mut self.faults)
     }
 
     fn poll_stray(&mut self, _now: Time) -> Option<Vec<u8>> {
-        self.exported.poll_stray()
+        self.exported.poll_stray().or_else(|| self.holds.poll_stray())
     }
 }

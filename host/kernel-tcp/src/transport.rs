@@ -65,6 +65,8 @@ impl Transport for KernelTcp {
 
     fn abort(&mut self, conn: Conn) {
         self.lifetimes.forget(conn);
+        // No event follows, not even one that has been read already.
+        self.context.app_mut().0.retain(|(other, _)| *other != conn);
         self.context.sockets_mut().abort(conn);
     }
 }

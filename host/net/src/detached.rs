@@ -51,11 +51,13 @@ impl Sockets {
         drop(connection.into_socket(&mut self.pool));
     }
 
-    /// Adds an established connection, whose socket must not block. No [`Opened`](spillway_transport::Event::Opened) follows.
+    /// Adds an established connection, whose socket must not block, and sets the options that accepted sockets have. No
+    /// [`Opened`](spillway_transport::Event::Opened) follows. Offsets of its events count from now on.
     ///
     /// # Errors
     /// The table is full, or the kernel has no memory. The socket is closed.
     pub fn attach(&mut self, socket: OwnedFd, detached: Detached) -> io::Result<Conn> {
+        crate::listen::configure(&socket, &self.config)?;
         let Detached { granted, is_finished, queue, has_ended, wants_room, is_watched } = detached;
         let mut connection = Connection::opened(socket);
         if !queue.is_empty() {

@@ -54,6 +54,12 @@ impl Agent {
             }
             source::Outcome::Moved => {
                 self.end_release(&flow);
+                // A kernel's driver knows only now that it has to forward what has reached the old socket.
+                if let Some(&(generation, target)) =
+                    self.exports.get(&flow).filter(|_| self.announces_arrivals)
+                {
+                    self.forwards.begin(flow, target, generation, now + self.settings.times.forward_for);
+                }
                 if self.is_original(&flow) {
                     self.lent.add(flow);
                     // Until the target has taken the flow back, the client must not be reset.

@@ -141,15 +141,6 @@ impl Rack {
         panic!("the servers never stop sending");
     }
 
-    /// Delivers what one server sends now. The others do not answer yet.
-    pub fn deliver_from(&mut self, server: u8) {
-        let now = self.now;
-        self.agent(server).handle_timeout(now);
-        while let Some(transmit) = self.agent(server).poll_transmit(now) {
-            self.send(server, transmit);
-        }
-    }
-
     fn send(&mut self, from: u8, transmit: Transmit) {
         match transmit {
             Transmit::Server { to: ServerId(to), payload } => {

@@ -316,6 +316,21 @@ impl HeldFlows {
         Ok(Release::Draining)
     }
 
+    /// Takes the packets of a flow that wait, in the order of their arrival. Later ones are still held.
+    ///
+    /// # Errors
+    /// The kernel refuses to read or to change a map. The packets are lost.
+    pub fn take(&mut self, hold: Hold) -> Result<Vec<Vec<u8>>, BpfError> {
+        self.collect()?;
+        let Some(held) = self.holds.get_mut(hold.0) else { return Ok(Vec::new()) };
+        let packets: Vec<Vec<u8>> = held.queue.drain(..).collect();
+        held.taken.frames += packets.len() as u64;
+        held.taken.bytes += packets.iter().map(|packet| packet.len() as u64).sum::<u64>();
+        let taken = held.taken;
+        self.taken.set(&hold.0.slot().to_ne_bytes(), &taken.value())?;
+        Ok(packets)
+    }
+
     /// Ends the hold of a flow whose move has failed, and returns its packets. Later packets pass to the kernel, which answers
     /// them by resets if it does not have the connection: to be called when the switch does not send such packets here any
     /// more.

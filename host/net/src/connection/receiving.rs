@@ -149,7 +149,8 @@ impl Receiving {
     fn handle_error(&mut self, error: Errno, send_failure: Option<LostReason>) -> Read {
         self.pending.readable = false;
         if error == Errno::AGAIN {
-            self.pending.urgent = false;
+            // An end or an error would have been returned; one that arrives later causes a new event.
+            (self.pending.urgent, self.pending.hung_up) = (false, false);
             return send_failure.map_or(Read::Nothing, Read::Lost);
         }
         Read::Lost(send_failure.unwrap_or(reason(error)))
