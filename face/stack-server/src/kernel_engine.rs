@@ -34,6 +34,20 @@ const DATAGRAMS_PER_TURN: usize = 256;
 /// Maximum number of faults in the log in each interval.
 const FAULTS_PER_INTERVAL: usize = 10;
 
+/// Tokens of the descriptors that the thread waits for: the sockets, the datagrams, and those that cost nothing to look at.
+const SOCKETS: u64 = 0;
+const DATAGRAMS: u64 = 1;
+const OTHERS: u64 = 2;
+/// Number of these descriptors.
+const DESCRIPTORS: usize = 5;
+
+/// Which descriptors were readable when the thread has waited last.
+#[derive(Clone, Copy, Debug)]
+struct Ready {
+    sockets: bool,
+    datagrams: bool,
+}
+
 /// A server on sockets of the kernel, for one thread. Its connections move by the kernel's repair mode (Prism §4.3).
 pub struct KernelEngine<A> {
     server: Server<KernelTcp>,
@@ -42,6 +56,7 @@ pub struct KernelEngine<A> {
     datagrams: Option<Datagrams>,
     epoll: Epoll,
     events: Vec<EpollEvent>,
+    ready: Ready,
     clock: Clock,
     mailbox: Arc<Mailbox<A, Server<KernelTcp>>>,
     log: Log,
@@ -97,16 +112,19 @@ impl<A: Movable + 'static> KernelEngine<A> {
         let mailbox = Arc::new(Mailbox::new().map_err(EngineError::Host)?);
         let epoll = Epoll::new().map_err(EngineError::Host)?;
         let tcp = server.connections().stack();
-        let descriptors = tcp.descriptors().into_iter().chain([mailbox.as_fd()]);
-        for fd in descriptors.chain(datagrams.as_ref().map(AsFd::as_fd)) {
-            epoll.add(fd, 0, EventFlags::IN).map_err(EngineError::Host)?;
+        let [sockets, holds, removed] = tcp.descriptors();
+        let others = [(OTHERS, holds), (OTHERS, removed), (OTHERS, mailbox.as_fd())];
+        let datagrams_fd = datagrams.as_ref().map(|datagrams| (DATAGRAMS, datagrams.as_fd()));
+        for (token, fd) in others.into_iter().chain([(SOCKETS, sockets)]).chain(datagrams_fd) {
+            epoll.add(fd, token, EventFlags::IN).map_err(EngineError::Host)?;
         }
         let about = About::new(settings, own, place, mode);
         Ok(KernelEngine {
             application,
             datagrams,
             epoll,
-            events: Vec::with_capacity(4),
+            events: Vec::with_capacity(DESCRIPTORS),
+            ready: Ready { sockets: true, datagrams: true },
             log: Log::new(clock.now(), settings, about),
             meter: Meter::new(clock.now(), thread_cpu()),
             server,
@@ -151,8 +169,10 @@ impl<A: Movable + 'static> KernelEngine<A> {
             }
         }
         self.server.begin_turn(&mut self.application, now);
-        self.receive_datagrams(now)?;
-        self.server.connections_mut().stack_mut().turn()?;
+        if self.ready.datagrams {
+            self.receive_datagrams(now)?;
+        }
+        self.server.connections_mut().stack_mut().turn(self.ready.sockets)?;
         self.meter.record_turn(now, 1, true);
         self.look(now);
         self.server.end_turn(&mut self.application, now);
@@ -220,6 +240,8 @@ impl<A: Movable + 'static> KernelEngine<A> {
         let due = others.into_iter().flatten().chain(server).min();
         let timeout = due.map(|at| at.since(self.clock.now()));
         self.epoll.wait(&mut self.events, timeout)?;
+        let is_ready = |token| self.events.iter().any(|event| event.u64 == token);
+        self.ready = Ready { sockets: is_ready(SOCKETS), datagrams: is_ready(DATAGRAMS) };
         self.mailbox.clear_wake();
         self.meter.record_waited(self.clock.now());
         Ok(())

@@ -12,6 +12,8 @@ use crate::frames::framed;
 
 /// How often a socket that leaves is looked at again after the kernel has refused it.
 const ATTEMPTS_MAX: u32 = 20;
+/// Shortest time between two looks at sockets that leave: with many moves a second they share the wake-ups.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// Time between two such attempts.
 const RETRY_AFTER: Duration = Duration::from_millis(1);
 
@@ -28,6 +30,31 @@ struct LeavingSocket {
     socket: Leaving,
     /// How often it could not be looked at.
     attempts: u32,
+}
+
+impl LeavingSocket {
+    /// Takes what the socket has got of the peer. Returns when to look again; `None`: the socket has ended.
+    fn look(
+        &mut self,
+        ends: &ConnectionEnds,
+        now: Instant,
+        strays: &mut VecDeque<Vec<u8>>,
+        faults: &mut Faults,
+    ) -> Option<Instant> {
+        loop {
+            match self.socket.poll(now) {
+                Ok(Step::Forward(packet)) => strays.push_back(framed(packet.bytes(), ends.local)),
+                Ok(Step::Wait(until)) => return Some(until),
+                Ok(Step::Ended) => return None,
+                Err(error) => {
+                    let is_final = matches!(error, CaptureError::Refused(_)) || self.attempts == ATTEMPTS_MAX;
+                    faults.add(Fault::NotForwarded(ends.peer, error));
+                    self.attempts += 1;
+                    return (!is_final).then(|| now + RETRY_AFTER);
+                }
+            }
+        }
+    }
 }
 
 /// Connections that were exported.
@@ -53,12 +80,16 @@ impl Exported {
         self.undecided.remove(ends)
     }
 
-    /// Another server has the connection, or it is lost.
-    pub(crate) fn give_up(&mut self, ends: &ConnectionEnds) {
-        if let Some(away) = self.undecided.remove(ends) {
-            let socket = away.captured.accepted();
-            self.leaving.insert(*ends, LeavingSocket { socket, attempts: 0 });
-            self.due = Some(Instant::now());
+    /// Another server has the connection, or it is lost. What its socket has got of the peer goes to the new owner at once.
+    pub(crate) fn give_up(&mut self, ends: &ConnectionEnds, faults: &mut Faults) {
+        let Some(away) = self.undecided.remove(ends) else { return };
+        let now = Instant::now();
+        let mut leaving = LeavingSocket { socket: away.captured.accepted(), attempts: 0 };
+        if let Some(until) = leaving.look(ends, now, &mut self.strays, faults) {
+            self.leaving.insert(*ends, leaving);
+            // One that is to be looked at earlier waits for others.
+            let until = until.max(now + LOOK_INTERVAL);
+            self.due = Some(self.due.map_or(until, |due| due.min(until)));
         }
     }
 
@@ -103,34 +134,14 @@ impl Exported {
         if self.due.is_none_or(|due| due > now) {
             return;
         }
-        self.due = None;
         let strays = &mut self.strays;
         let mut due: Option<Instant> = None;
         self.leaving.retain(|ends, leaving| {
-            loop {
-                match leaving.socket.poll(now) {
-                    Ok(Step::Forward(packet)) => strays.push_back(framed(packet.bytes(), ends.local)),
-                    Ok(Step::Wait(until)) => {
-                        due = Some(due.map_or(until, |due| due.min(until)));
-                        return true;
-                    }
-                    Ok(Step::Ended) => return false,
-                    Err(error) => {
-                        let is_final =
-                            matches!(error, CaptureError::Refused(_)) || leaving.attempts == ATTEMPTS_MAX;
-                        faults.add(Fault::NotForwarded(ends.peer, error));
-                        if is_final {
-                            return false;
-                        }
-                        leaving.attempts += 1;
-                        let until = now + RETRY_AFTER;
-                        due = Some(due.map_or(until, |due| due.min(until)));
-                        return true;
-                    }
-                }
-            }
+            let until = leaving.look(ends, now, strays, faults);
+            due = due.into_iter().chain(until).min();
+            until.is_some()
         });
-        self.due = due;
+        self.due = due.map(|due| due.max(now + LOOK_INTERVAL));
     }
 
     /// When to call [`work`](Self::work).

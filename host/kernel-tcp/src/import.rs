@@ -5,24 +5,17 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use spillway_capture::{CaptureError, Live, Restored};
+use spillway_capture::{CaptureError, Live};
 use spillway_moves::ConnectionEnds;
 use spillway_net::Detached;
 use spillway_transport::Conn;
 use spillway_wire::handoff::Reason;
 use spillway_wire::state::ConnectionState;
 
+use crate::coming::Coming;
 use crate::faults::Fault;
 use crate::state;
 use crate::tcp::KernelTcp;
-
-/// A connection in a socket that has sent nothing yet.
-#[derive(Debug)]
-pub struct Coming {
-    restored: Restored,
-    detached: Detached,
-    ends: ConnectionEnds,
-}
 
 impl KernelTcp {
     /// Restores a connection in a new socket, which sends nothing before [`go_live`](Self::go_live).

@@ -6,7 +6,7 @@
 //! (`spillway-bpf`). All of it acts in the network namespace of the calling thread.
 //!
 //! - `tcp`: [`KernelTcp`], and the trait's functions; `transport`: the application's commands
-//! - `export`, `import`: the two ends of a move; `away`: connections that were exported; `state`: what the sockets add to a
+//! - `export`, `import`: the two ends of a move; `away`: connections that were exported; `coming`: one that is to come; `state`: what the sockets add to a
 //!   connection's state
 //! - `lifetimes`: how long the kernel has a connection
 //! - `holds`: packets of connections that are to come; `frames`: packets with and without an Ethernet header
@@ -15,6 +15,7 @@
 
 mod away;
 mod collector;
+mod coming;
 mod error;
 mod export;
 mod faults;
@@ -27,7 +28,7 @@ mod state;
 mod tcp;
 mod transport;
 
+pub use coming::Coming;
 pub use error::OpenError;
 pub use faults::Fault;
-pub use import::Coming;
 pub use tcp::{KernelTcp, Settings};

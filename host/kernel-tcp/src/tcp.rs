@@ -16,11 +16,11 @@ use spillway_wire::state::ConnectionState;
 
 use crate::away::Exported;
 use crate::collector::Collector;
+use crate::coming::Coming;
 use crate::error::OpenError;
 use crate::faults::{Fault, Faults};
 use crate::frames::packet_of;
 use crate::holds::Holds;
-use crate::import::Coming;
 use crate::lifetimes::Lifetimes;
 use crate::programs::{Filter, Stamps};
 
@@ -95,11 +95,12 @@ impl KernelTcp {
         self.holds.mode()
     }
 
-    /// Handles what has arrived. Does not wait.
+    /// Handles what has arrived. Does not wait. `are_sockets_ready`: the first of the [descriptors](Self::descriptors) is
+    /// readable; otherwise the sockets are not looked at unless they have something to do by time.
     ///
     /// # Errors
     /// The system has failed.
-    pub fn turn(&mut self) -> io::Result<()> {
+    pub fn turn(&mut self, are_sockets_ready: bool) -> io::Result<()> {
         self.holds.collect(&mut self.faults);
         if self.holds.is_draining() {
             self.holds.drain(&self.injector, &mut self.faults);
@@ -112,7 +113,10 @@ impl KernelTcp {
             let _ = self.capturer.drain();
         }
         self.lifetimes.collect(&mut self.faults);
-        self.context.turn(Some(Duration::ZERO))
+        if are_sockets_ready || self.context.is_due() {
+            self.context.turn(Some(Duration::ZERO))?;
+        }
+        Ok(())
     }
 
     /// Writes what the application has sent. Connections whose frames must leave before their states are exported after this.
@@ -133,7 +137,8 @@ impl KernelTcp {
         [self.context.poll_timeout(), work, self.work_due()].into_iter().flatten().min()
     }
 
-    /// The descriptors that are readable when something has arrived.
+    /// The descriptors that are readable when something has arrived: at the sockets, for connections that are to come, and about
+    /// sockets that were removed.
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
         [self.context.as_fd(), self.holds.as_fd(), self.lifetimes.as_fd()]
     }
@@ -252,7 +257,7 @@ impl Tcp for KernelTcp {
     }
 
     fn give_up(&mut self, _now: Time, ends: ConnectionEnds) {
-        self.exported.give_up(&ends);
+        self.exported.give_up(&ends, &mut self.faults);
     }
 
     /// The kernel answers segments of connections that it does not have by resets.

@@ -1,5 +1,6 @@
 //! One connection: its socket, its state, and its two directions.
 
+mod detached;
 mod receiving;
 mod sending;
 
@@ -9,10 +10,10 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::sockopt;
 use spillway_transport::{Chunk, LostReason};
 
+pub use self::detached::Detached;
 pub use self::receiving::Read;
 use self::receiving::Receiving;
 use self::sending::Sending;
-use crate::detached::Detached;
 use crate::outgoing::{FlushEnd, Pool};
 use crate::reason::reason;
 

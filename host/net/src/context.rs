@@ -91,6 +91,11 @@ impl<A: Application> Context<A> {
         due.map(|due| self.clock.now() + due)
     }
 
+    /// Whether a turn is due although nothing has arrived.
+    pub fn is_due(&mut self) -> bool {
+        self.timeout(None) == Some(Duration::ZERO)
+    }
+
     /// A handle for commands from other threads.
     pub fn remote(&self) -> Remote<A> {
         self.mailbox.remote()

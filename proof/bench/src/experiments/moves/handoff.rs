@@ -17,6 +17,8 @@ mod latency;
 mod parse;
 mod stand;
 mod steps;
+mod system;
+mod target;
 mod targets;
 
 use std::io::Write;
@@ -32,7 +34,8 @@ use crate::steady::Steady;
 use counts::AllCounts;
 use cpu::Cpu;
 use latency::Latency;
-use stand::{Stand, System};
+use stand::Stand;
+use system::System;
 
 /// The parts that `--only` selects.
 pub const PARTS: [&str; 2] = ["latency", "cpu"];

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_lab::Host;
 
-use super::targets::Target;
+use super::target::Target;
 use crate::error::Error;
 
 /// A client that waits for longer than this has lost its connection.

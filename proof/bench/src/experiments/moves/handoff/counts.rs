@@ -1,7 +1,7 @@
 //! What all parts of the experiment count, and the checks that fail it.
 
 use super::SYSTEMS;
-use super::stand::System;
+use super::system::System;
 use crate::results::Check;
 
 /// Counts of one system.

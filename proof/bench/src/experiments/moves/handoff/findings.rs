@@ -5,8 +5,8 @@ use spillway_stack_server::step_name;
 
 use super::cpu::Cpu;
 use super::latency::{Kind, Latency};
-use super::stand::System;
 use super::steps::{Interval, LINES, PARTS_OF_BLOCK};
+use super::system::System;
 use super::{CONNECTIONS, KINDS, Measured, SYSTEMS};
 use crate::experiments::moves::distribution::Distribution;
 use crate::results::{Ratio, Results, Row};

@@ -6,9 +6,10 @@ use spillway_load::monotonic_ns;
 
 use super::client::{Client, Fault};
 use super::counts::Counts;
+use super::system::System;
 use super::targets::Targets;
 use crate::error::Error;
-use crate::experiments::moves::site::{NAMES, ServerTcp, Site, SiteOptions};
+use crate::experiments::moves::site::{NAMES, Site, SiteOptions};
 use crate::machine::Machine;
 use crate::scene::Setting;
 
@@ -16,29 +17,6 @@ use crate::scene::Setting;
 const TIMEOUT_US: f64 = 190_000.0;
 /// Connections that may break before the experiment ends.
 const BROKEN_MAX: u64 = 10;
-
-/// What the servers stand on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum System {
-    Kernel,
-    Stack,
-}
-
-impl System {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            System::Kernel => "kernel",
-            System::Stack => "stack",
-        }
-    }
-
-    fn tcp(self) -> ServerTcp {
-        match self {
-            System::Kernel => ServerTcp::Kernel,
-            System::Stack => ServerTcp::Xdp,
-        }
-    }
-}
 
 /// The laboratory of a system.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! Targets of requests, by the server that serves them.
 
 use super::client::{Client, Fault};
+use super::target::Target;
 use crate::error::Error;
 use crate::experiments::moves::site::NAMES;
 
@@ -9,15 +10,6 @@ const EACH: usize = 16;
 /// Targets that are tried. Each server has a third of them, by their hashes.
 const TRIED_MAX: usize = 1_000;
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
-
-/// A target with its request and its response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    /// The server that serves it, by its place in [`NAMES`].
-    pub server: usize,
-    pub request: Vec<u8>,
-    pub response: Vec<u8>,
-}
 
 /// [`EACH`] targets of each server.
 #[derive(Clone, Debug)]

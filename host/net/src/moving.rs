@@ -5,25 +5,8 @@ use std::os::fd::OwnedFd;
 
 use spillway_transport::{Chunk, Conn};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Detached};
 use crate::sockets::Sockets;
-
-/// The state of an established connection between its application and its socket.
-#[derive(Clone, Debug, Default)]
-pub struct Detached {
-    /// Bytes that may still be delivered to the application.
-    pub granted: u64,
-    /// The application knows that the peer has finished.
-    pub is_finished: bool,
-    /// Bytes that the application has sent, and the socket has not taken.
-    pub queue: Vec<u8>,
-    /// The application has finished.
-    pub has_ended: bool,
-    /// The application waits for room.
-    pub wants_room: bool,
-    /// The application is told what the peer has acknowledged.
-    pub is_watched: bool,
-}
 
 impl Sockets {
     /// Another descriptor of a connection's socket. `None`: the connection is not established, or has failed.
