@@ -294,7 +294,7 @@ mod tests {
                 |traced: &TracedMove| Step::ALL.iter().filter(|step| traced.at(**step).is_some()).count();
             let ends =
                 |end| traced.iter().filter(move |traced| traced.end == end).map(steps).collect::<Vec<_>>();
-            assert_eq!((ends(End::Source), ends(End::Target)), (vec![6; 4], vec![5; 4]));
+            assert_eq!((ends(End::Source), ends(End::Target)), (vec![6; 4], vec![6; 4]));
             let [first, second] = &rack.nodes;
             assert_eq!((first.server.counters().lost, second.server.counters().lost), (0, 0));
             let conns = first.server.connections().flows().count();
